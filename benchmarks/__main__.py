@@ -25,10 +25,10 @@ from folkmoot.console.running.children import StartFailed
 
 FOLDER: Final = Path(__file__).parent
 LATEST: Final = FOLDER / "results" / "latest.json"
-MOST_GB: Final = 25
+MAX_GB: Final = 25
 
 
-def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "scenarios", nargs="*", metavar="SCENARIO", help=f"{', '.join(scenarios())} (default: all)"
@@ -53,13 +53,13 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 def scenarios() -> list[str]:
     """The names of the modules `bench_<name>.py`, in the order of the page."""
     names = (path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py"))
-    return sorted(names, key=report.place)
+    return sorted(names, key=report.order_key)
 
 
 def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["report"]:
-        return report.into_docs(LATEST)
-    args = parsed(arguments)
+        return report.write_docs(LATEST)
+    args = parse_arguments(arguments)
     unknown = sorted(set(args.scenarios) - set(scenarios()))
     if unknown:
         print(f"no scenario {unknown[0]}; there are: {', '.join(scenarios())}", file=sys.stderr)
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"--output {args.output} is a directory: name a file in it", file=sys.stderr)
         return 2
     try:
-        with alone():
+        with exclusive_run():
             return run(args, arguments)
     except KeyboardInterrupt:
         print("interrupted: servers are stopped, and what they kept is removed", file=sys.stderr)
@@ -82,10 +82,10 @@ def run(args: argparse.Namespace, arguments: Sequence[str]) -> int:
     names = args.scenarios or scenarios()
     if scale.name == "full":
         announce(names)
-    present, missing = prepared("none" if args.smoke else args.peers)
+    present, missing = prepare_peers("none" if args.smoke else args.peers)
     for reason in missing.values():
         print(f"skipped {reason}", flush=True)
-    found = Report(
+    new_report = Report(
         when=now(),
         command=" ".join(["python -m benchmarks", *arguments]),
         machine=machine.facts(),
@@ -93,11 +93,11 @@ def run(args: argparse.Namespace, arguments: Sequence[str]) -> int:
         missing=missing,
     )
     output = args.output or (LATEST if scale.name == "full" else None)
-    failed = run_all(found, names, present, scale, output)
-    has_charts = any(results.charts for results in found.scenarios)
+    failed = run_all(new_report, names, present, scale, output)
+    has_charts = any(results.charts for results in new_report.scenarios)
     if output is not None and scale.name != "smoke" and has_charts:
         report.draw(output)
-    print(report.terminal(found))
+    print(report.terminal(new_report))
     for name in failed:
         print(f"failed: {name}, see above", file=sys.stderr)
     return 1 if failed else 0
@@ -109,16 +109,16 @@ def now() -> str:
 
 def announce(names: Sequence[str]) -> None:
     """Says what a full run takes, before it begins: what it took the last time."""
-    last = report.kept(LATEST)
+    last = report.load_earlier(LATEST)
     for results in last.scenarios if last else ():
         if results.name in names:
             print(f"{results.name} took {report.duration(results.seconds)} the last time")
     free = shutil.disk_usage(BENCH).free / 1e9
-    print(f"up to {MOST_GB} GB on disk below {BENCH}, where {free:.0f} GB are free", flush=True)
+    print(f"up to {MAX_GB} GB on disk below {BENCH}, where {free:.0f} GB are free", flush=True)
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def exclusive_run() -> Iterator[None]:
     """One run at a time: two would measure each other. What it or a killed one leaves is removed."""
     BENCH.mkdir(exist_ok=True)
     with (BENCH / "lock").open("a") as lock:
@@ -135,36 +135,40 @@ def alone() -> Iterator[None]:
 
 
 def remove_work() -> None:
-    for left in BENCH.glob("work-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in BENCH.glob("work-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def run_all(
-    found: Report, names: Sequence[str], peers: dict[str, Peer], scale: Scale, output: Path | None
+    new_report: Report,
+    names: Sequence[str],
+    peers: dict[str, Peer],
+    scale: Scale,
+    output: Path | None,
 ) -> list[str]:
     """The names of those that failed. What was found is saved after each, a run being long."""
     failed = []
     for name in names:
         try:
-            found.scenarios.append(measured(name, peers, scale))
+            new_report.scenarios.append(measure_scenario(name, peers, scale))
         except Exception:
             traceback.print_exc()
             failed.append(name)
             continue
-        if found.scenarios[-1].failed:
+        if new_report.scenarios[-1].failed:
             failed.append(name)
-        took = report.duration(found.scenarios[-1].seconds)
+        took = report.duration(new_report.scenarios[-1].seconds)
         print(f"== {name} took {took}", flush=True)
         if output is not None:
-            report.save(found, output)
-    total = report.duration(sum(each.seconds for each in found.scenarios))
+            report.save(new_report, output)
+    total = report.duration(sum(each.seconds for each in new_report.scenarios))
     print(f"== all of it took {total}", flush=True)
     return failed
 
 
-def prepared(wanted: str | None) -> tuple[dict[str, Peer], dict[str, str]]:
+def prepare_peers(requested: str | None) -> tuple[dict[str, Peer], dict[str, str]]:
     """The peers that can be run here, Folkmoot first, and why the others cannot."""
-    names = None if wanted is None else {"folkmoot", *wanted.replace(",", " ").split()}
+    names = None if requested is None else {"folkmoot", *requested.replace(",", " ").split()}
     present: dict[str, Peer] = {}
     missing: dict[str, str] = {}
     for kind in ALL:
@@ -192,17 +196,17 @@ def try_out(peer: Peer) -> None:
             raise Unavailable(str(error)) from error
 
 
-def measured(name: str, peers: dict[str, Peer], scale: Scale) -> Results:
+def measure_scenario(name: str, peers: dict[str, Peer], scale: Scale) -> Results:
     """One scenario, in this process: its servers and clients are others."""
     module = import_module(f"benchmarks.bench_{name}")
     print(f"== {module.TITLE}", flush=True)
-    begun = time.monotonic()
+    started_at = time.monotonic()
     # Beside the code, and not in /tmp, which may be memory and no disk.
     work = Path(tempfile.mkdtemp(prefix="work-", dir=BENCH))
     results = Results(name=name, title=module.TITLE)
     with Context(peers, scale, results, work) as context:
         module.run(context)
-    results.seconds = time.monotonic() - begun
+    results.seconds = time.monotonic() - started_at
     results.when, results.commit = now(), machine.commit()
     if scale.name == "smoke":
         results.targets.clear()  # so few records say nothing about speed

@@ -39,7 +39,7 @@ def run(context: Context) -> None:
         records = context.records.get(name, count)
         bodies = bodies_of(records.path, records.count)
         contenders = {
-            _named(codec, level): partial(measured, codec, level, bodies, records.count)
+            _label(codec, level): partial(measure_codec, codec, level, bodies, records.count)
             for codec, levels in LEVELS.items()
             for level in levels
         }
@@ -50,7 +50,7 @@ def run(context: Context) -> None:
     )
 
 
-def _named(codec: Codec, level: int | None) -> str:
+def _label(codec: Codec, level: int | None) -> str:
     name = codec.name.lower()
     if level is None:
         return name
@@ -64,15 +64,15 @@ def bodies_of(path: Path, count: int) -> list[bytes]:
     rows = max(1, BATCH_BYTES * count // size)
     bodies = []
     for start in range(0, count, rows):
-        some = slice(start, start + rows)
-        cells = BinaryColumn.of(list(values[some]))
+        batch_rows = slice(start, start + rows)
+        cells = BinaryColumn.of(list(values[batch_rows]))
         stamps = array("q", (1_760_000_000_000 + row // 50 for row in range(len(cells))))
-        columns = Columns(len(cells), BinaryColumn.of(list(keys[some])), cells, stamps)
+        columns = Columns(len(cells), BinaryColumn.of(list(keys[batch_rows])), cells, stamps)
         bodies.append(b"".join(record_batch.pack(columns).body))
     return bodies
 
 
-def measured(codec: Codec, level: int | None, bodies: Sequence[bytes], records: int) -> Sample:
+def measure_codec(codec: Codec, level: int | None, bodies: Sequence[bytes], records: int) -> Sample:
     compressed = [compression.compress(codec, body, level) for body in bodies]
     before, after = sum(map(len, bodies)), sum(map(len, compressed))
 
@@ -94,8 +94,8 @@ def measured(codec: Codec, level: int | None, bodies: Sequence[bytes], records: 
 
 def _seconds(work: Callable[[], None]) -> float:
     """The CPU that it takes, on average over as many times as are long enough to be measured."""
-    begun, times = time.thread_time(), 0
-    while times == 0 or time.thread_time() - begun < LEAST_SECONDS:
+    started_at, times = time.thread_time(), 0
+    while times == 0 or time.thread_time() - started_at < LEAST_SECONDS:
         work()
         times += 1
-    return (time.thread_time() - begun) / times
+    return (time.thread_time() - started_at) / times

@@ -11,7 +11,7 @@ from typing import Final
 from benchmarks import crowds
 from benchmarks.harness import Context, Part, Sample
 from benchmarks.peers.folkmoot import FolkmootServer
-from benchmarks.rebalances import REST, SESSION_TIMEOUT, Group, judge
+from benchmarks.rebalances import CALM_TIME, SESSION_TIMEOUT, Group, judge
 from benchmarks.results import Cell, Chart, Results, median_of
 from folkmoot.coordination.groups.ownership import committed
 from folkmoot.coordination.zookeeper.execute import execute
@@ -46,17 +46,17 @@ def run(context: Context) -> None:
     results = context.results
     smoke = context.scale.name == "smoke"
     size = (3, 6) if smoke else (MEMBERS, PARTITIONS)
-    contenders = {OURS: partial(_life, context, OURS, "folkmoot", {}, *size)}
+    contenders = {OURS: partial(_run_life, context, OURS, "folkmoot", {}, *size)}
     if context.has("kafka"):
         for name, protocol in ((CLASSIC, "classic"), (NEW, "consumer")):
-            given = {"protocol": protocol}
-            contenders[name] = partial(_life, context, name, "kafka", given, *size)
+            parameters = {"protocol": protocol}
+            contenders[name] = partial(_run_life, context, name, "kafka", parameters, *size)
     rounds = context.scale.side_rounds
-    taken = context.compare("lives of groups", contenders, rounds, warm_up=False)
-    for case in dict.fromkeys(case for case, _ in taken):
+    samples = context.compare("lives of groups", contenders, rounds, warm_up=False)
+    for case in dict.fromkeys(case for case, _ in samples):
         for name in contenders:
-            if (case, name) in taken:
-                context.add(case, name, "s", taken[case, name], "lower")
+            if (case, name) in samples:
+                context.add(case, name, "s", samples[case, name], "lower")
     results.notes.append(
         "From the event until the last partition that moved was delivered by its new owner, by the "
         "members' own logs of deliveries; pauses include the 20 ms between two records. Members are "
@@ -70,11 +70,11 @@ def run(context: Context) -> None:
     context.attempt("large groups", partial(crowds.measure, context))
 
 
-def _life(
+def _run_life(
     context: Context,
     contender: str,
     peer: str,
-    given: Mapping[str, str],
+    parameters: Mapping[str, str],
     members: int,
     partitions: int,
 ) -> dict[Part, Sample]:
@@ -83,28 +83,28 @@ def _life(
     topic = context.new_topic(peer, partitions)
     name = f"group-{topic}"
     found: dict[str, Sample] = {}
-    with Group(server, partitions, topic=topic, group=name, **given) as group:
+    with Group(server, partitions, topic=topic, group=name, **parameters) as group:
         group.form(members)
         leaves, dies, dies_with_guardian = list(group.members)[:3]
-        least = group.share(leaves)
-        found[LEAVE] = _lived(group, group.leave(leaves), least)
+        least = group.owned_count(leaves)
+        found[LEAVE] = _settle_and_judge(group, group.leave(leaves), least)
         newcomer = group.prepare()
-        group.watch(REST)
-        found[JOIN] = _lived(group, group.join(newcomer), partitions // members)
-        if given.get("protocol") != "consumer":  # there the session is the server's, 45 s
-            found[KILL] = _killed(context, peer, group, dies, name, topic)
+        group.watch(CALM_TIME)
+        found[JOIN] = _settle_and_judge(group, group.join(newcomer), partitions // members)
+        if parameters.get("protocol") != "consumer":  # there the session is the server's, 45 s
+            found[KILL] = _kill(context, peer, group, dies, name, topic)
         if peer == "folkmoot":
             group.settle(group.join(group.prepare()))
-            found[KILL_BOTH] = _killed(
+            found[KILL_BOTH] = _kill(
                 context, peer, group, dies_with_guardian, name, topic, guardian=True
             )
     server.delete_topic(topic)
     return {(case, contender): sample for case, sample in found.items()}
 
 
-def _lived(group: Group, at: float, least: int, **more: float) -> Sample:
+def _settle_and_judge(group: Group, at: float, least: int, **more: float) -> Sample:
     """What came of the event, once everything is calm again."""
-    change = judge(group.seen, at, group.settle(at))
+    change = judge(group.deliveries, at, group.settle(at))
     facts: dict[str, float] = {
         PAUSE: change.longest_pause,
         BEFORE: change.pause_before,
@@ -116,7 +116,7 @@ def _lived(group: Group, at: float, least: int, **more: float) -> Sample:
     return Sample(value=change.served_again, facts={**facts, **more})
 
 
-def _killed(
+def _kill(
     context: Context,
     peer: str,
     group: Group,
@@ -129,19 +129,20 @@ def _killed(
     """With what it had been given and had not committed, read before another member commits there."""
     owned = group.owned(victim)
     if peer != "folkmoot":
-        return _lived(group, group.kill(victim, guardian=guardian), len(owned))
+        return _settle_and_judge(group, group.kill(victim, guardian=guardian), len(owned))
     server = context.server(peer)
     assert isinstance(server, FolkmootServer)
     with server.connected() as session:
         at = group.kill(victim, guardian=guardian)
-        kept = {
+        committed_states = {
             each: execute(session, committed(name, TopicPartition(topic, each))) for each in owned
         }
-    given = group.given(victim)
+    delivered = group.delivered_offsets(victim)
     uncommitted = sum(
-        given[each] - (0 if state is None else state.offset or 0) for each, state in kept.items()
+        delivered[each] - (0 if state is None else state.offset or 0)
+        for each, state in committed_states.items()
     )
-    return _lived(group, at, len(owned), **{UNCOMMITTED: uncommitted})
+    return _settle_and_judge(group, at, len(owned), **{UNCOMMITTED: uncommitted})
 
 
 def _judge(results: Results) -> None:
@@ -168,13 +169,13 @@ def _judge(results: Results) -> None:
 
 
 def _chart(
-    results: Results, what: str, value: Callable[[Cell], float], *, spread: bool = False
+    results: Results, kind: str, value: Callable[[Cell], float], *, spread: bool = False
 ) -> Chart:
     cases = list(dict.fromkeys(each.case for each in results.cells))
     names = dict.fromkeys(each.contender for each in results.cells)
     return Chart(
-        name=f"groups-{what}",
-        title=CHARTS[what],
+        name=f"groups-{kind}",
+        title=CHARTS[kind],
         kind="bars",
         unit="s",
         series=results.series(cases, names, value, spread=spread),

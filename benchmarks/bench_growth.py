@@ -46,7 +46,7 @@ def run(context: Context) -> None:
         case = f"{size:,} B"
         _compare(context, case, _with_size(context, case, size))
     count = max(2_000, int(2 * EXPECTED * context.scale.seconds))
-    topic_of = cache(partial(_filled, context, count))
+    topic_of = cache(partial(_fill_topic, context, count))
     for members in MEMBERS[1:2] if smoke else MEMBERS:
         case = f"{members} consumer{'s' if members > 1 else ''} in a group"
         measure = partial(_with_members, context, case, members, topic_of, count)
@@ -70,9 +70,9 @@ def _compare(
     peers: Sequence[str] = tuple(NAMES),
 ) -> None:
     contenders = {NAMES[peer]: partial(measure, peer) for peer in peers if context.has(peer)}
-    taken = context.compare(case, contenders, context.scale.spare_rounds, warm_up=False)
+    samples_by_part = context.compare(case, contenders, context.scale.spare_rounds, warm_up=False)
     unit = "MB/s" if case.endswith(" B") else "records/s"
-    for part, samples in taken.items():
+    for part, samples in samples_by_part.items():
         context.add(*part, unit, samples)
 
 
@@ -82,8 +82,8 @@ def _with_partitions(context: Context, case: str, number: int, paces: dict[str, 
     records = context.records.get("unique", most)
 
     def measure(peer: str) -> Mapping[Part, Sample]:
-        wanted = paces.get(peer, EXPECTED) * context.scale.seconds
-        count = int(min(most, max(wanted, most * LEAST_SHARE)))
+        target_count = paces.get(peer, EXPECTED) * context.scale.seconds
+        count = int(min(most, max(target_count, most * LEAST_SHARE)))
         sent, read = _once(context, peer, number, records.path, count)
         paces[peer] = sent.rate
         return {
@@ -117,11 +117,11 @@ def _with_size(context: Context, case: str, size: int) -> Measure:
 def _values(count: int, size: int) -> list[bytes]:
     """Random hexadecimal, no two the same; what repeats is two megabytes apart, beyond codecs' windows."""
     noise = os.urandom(1 << 20).hex().encode()
-    whole = noise * (size // len(noise) + 2)
+    repeated_noise = noise * (size // len(noise) + 2)
     number_width = min(8, size)
     starts = (n * size % len(noise) for n in range(count))
     return [
-        (b"%08d" % n)[-number_width:] + whole[start : start + size - number_width]
+        (b"%08d" % n)[-number_width:] + repeated_noise[start : start + size - number_width]
         for n, start in enumerate(starts)
     ]
 
@@ -142,7 +142,7 @@ def _once(
     return sent, read
 
 
-def _filled(context: Context, count: int, peer: str) -> str:
+def _fill_topic(context: Context, count: int, peer: str) -> str:
     """A peer's topic that all groups read."""
     records = context.records.get("unique", count)
     topic = context.new_topic(peer, GROUP_PARTITIONS)
@@ -154,13 +154,13 @@ def _with_members(
     context: Context, case: str, members: int, topic_of: Callable[[str], str], count: int, peer: str
 ) -> Mapping[Part, Sample]:
     server = context.server(peer)
-    given: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "topic": topic_of(peer),
         "group": f"group-{time.monotonic_ns()}",
         "share": GROUP_PARTITIONS // members,
     }
     with all_ready(
-        server.client("read", program="members", **given) for _ in range(members)
+        server.client("read", program="members", **parameters) for _ in range(members)
     ) as programs:
         read = go_together(programs)
     if sum(each["records"] for each in read) != count:
@@ -188,7 +188,7 @@ def _chart(results: Results, name: str, title: str, x_title: str) -> Chart:
         title=title,
         kind="lines",
         unit="MB/s" if is_size else "million records/s",
-        series=[Series(name=who, points=points) for who, points in series.items()],
+        series=[Series(name=contender, points=points) for contender, points in series.items()],
         x_title=x_title,
         log_x=True,
     )

@@ -13,7 +13,7 @@ from typing import Final
 
 from benchmarks.harness import Context, Sample
 from benchmarks.measuring import cpu_seconds
-from benchmarks.programs import NotInTime, all_ready
+from benchmarks.programs import ProgramTimeout, all_ready
 from benchmarks.results import Cell, Chart, Results, median_of
 
 TITLE: Final = "Latency: from send() in one process to the application in another"
@@ -57,7 +57,7 @@ def _once(context: Context, peer: str, rate: int, linger: float) -> Sample:
     count = round(rate * seconds)
     server = context.server(peer)
     topic = context.new_topic(peer, PARTITIONS)
-    given = {
+    parameters = {
         "topic": topic,
         "count": count,
         "rate": rate,
@@ -66,27 +66,29 @@ def _once(context: Context, peer: str, rate: int, linger: float) -> Sample:
         "warm": int(count * WARM_SHARE),
     }
     verbs = ("produce", "consume")
-    with all_ready(server.client(verb, program="paced", **given) for verb in verbs) as programs:
+    with all_ready(
+        server.client(verb, program="paced", **parameters) for verb in verbs
+    ) as programs:
         producer, consumer = programs
         # Not `Usage`, which looks at the memory all the time, and would disturb these measurements.
         used = {pid: cpu_seconds(pid) for pid in server.processes().values()}
         consumer.go()
         producer.go()
         sent = producer.wait_done()
-        own, late = sent["cpu"], False
+        client_cpu, is_late = sent["cpu"], False
         try:
             read = consumer.wait_done(PATIENCE)
-            own += read["cpu"]
+            client_cpu += read["cpu"]
             found = {name: (lag - sent["begun"]) / 1e6 for name, lag in read["lags"].items()}
-        except NotInTime:
-            late = True
+        except ProgramTimeout:
+            is_late = True
             found = dict.fromkeys(("p50", "p95", "p99", "p99.9", "max"), PATIENCE * 1000)
         servers = sum(cpu_seconds(pid) - before for pid, before in used.items())
     server.delete_topic(topic)
     facts = {f"{name} ms": at for name, at in found.items() if name != "p50"}
-    if late:
+    if is_late:
         facts[LATE] = 1
-    facts["client CPU"] = own / count * 1e6  # of both
+    facts["client CPU"] = client_cpu / count * 1e6  # of both
     facts["producer CPU"] = sent["cpu"] / count * 1e6
     facts["server CPU"] = servers / count * 1e6
     return Sample(value=found["p50"], facts=facts)
@@ -98,8 +100,8 @@ def _judge(results: Results) -> None:
         ours, theirs = (results.find(case, name) for name in NAMES.values())
         if ours is None or theirs is None:
             continue
-        for what, fact in (("median", ""), ("p99", P99)):
-            text = f"latency, {what}, {case}"
+        for statistic, fact in (("median", ""), ("p99", P99)):
+            text = f"latency, {statistic}, {case}"
             if LATE in theirs.facts:
                 text += " (Kafka's records still waited when time was up)"
             results.judge(text, ours, theirs, fact=fact, unit="ms", better="lower", times=1.0)
@@ -107,11 +109,11 @@ def _judge(results: Results) -> None:
                 results.targets[-1] = replace(results.targets[-1], figure=inf)
 
 
-def _chart(results: Results, what: str, value: Callable[[Cell], float]) -> Chart:
+def _chart(results: Results, statistic: str, value: Callable[[Cell], float]) -> Chart:
     cases = list(dict.fromkeys(each.case for each in results.cells))
     return Chart(
-        name=f"latency-{what}",
-        title=f"Latency from end to end, {what}",
+        name=f"latency-{statistic}",
+        title=f"Latency from end to end, {statistic}",
         kind="lines",
         unit="ms",
         series=results.series(cases, NAMES.values(), value),

@@ -62,8 +62,8 @@ def _columns(context: Context, how: str) -> Sample:
 
 def _loopback(context: Context, size: int) -> Sample:
     count = max(100, int(min(40_000, 3e9 / size) * context.scale.seconds))
-    with _program(context, "echo") as far:
-        port = far.hear("ready", 30.0)["port"]
+    with _program(context, "echo") as echo_program:
+        port = echo_program.wait_for_event("ready", 30.0)["port"]
         outcome = _program(context, "ask", port=port, size=size, count=count).run({})
     return Sample(value=outcome.rate * size / 1e6, facts={"requests/s": outcome.rate})
 

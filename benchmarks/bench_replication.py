@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.harness import WORK_IN, Context, Sample, settle
+from benchmarks.harness import JIT_WARM_UP_RECORDS, Context, Sample, settle
 from benchmarks.measuring import cpu_seconds
 from benchmarks.peers.clusters import BROKERS, Cluster, FolkmootCluster, KafkaCluster
 from benchmarks.peers.kafka import KafkaPeer
@@ -40,7 +40,7 @@ CALM_RATE: Final = 20_000
 BACKGROUND_RATE: Final = 5_000
 INTERVAL: Final = 0.02
 """Between two records to a partition of the writers' topic; of many partitions ten times as long."""
-REST: Final = 1.0
+CALM_TIME: Final = 1.0
 PATIENCE: Final = 40.0
 SESSION: Final = 6.0
 QUIET: Final = 10.0
@@ -101,7 +101,7 @@ class _Cases:
             context.attempt("controller", partial(self.controller, ours, many))
             if not is_smoke:
                 partitions = 1_000 if self.scale.name == "quick" else 10_000
-                context.attempt("catching_up", partial(self.catching_up, ours))
+                context.attempt("catching_up", partial(self.catch_up, ours))
                 context.attempt("quiet", partial(self.quiet, ours, partitions))
 
     @contextmanager
@@ -123,7 +123,9 @@ class _Cases:
         if samples:
             found = self.context.add(case, name, unit, samples, "lower")
             most = max(found.values)
-            self.context.say(f"{case}, {name}: {found.median:.3g} {unit}, at most {most:.3g}")
+            self.context.print_status(
+                f"{case}, {name}: {found.median:.3g} {unit}, at most {most:.3g}"
+            )
 
     # -- records a second ---------------------------------------------------------------------------
 
@@ -134,16 +136,19 @@ class _Cases:
         }
         if KAFKA in self.clusters:
             contenders[CONFLUENT] = partial(self._rate, KAFKA, "produce")
-            self._work_in()
+            self._warm_up_jit()
         self.context.alternate(THROUGHPUT, "records/s", contenders)
         theirs = self.results.find(THROUGHPUT, CONFLUENT)
         for name, times in ((SEND, 1.5), (COLUMNS, 4.0)):
             text = f"acks=all, {name.split()[1]}"
             self.results.judge(text, self.results.find(THROUGHPUT, name), theirs, times=times)
 
-    def _work_in(self) -> None:
+    def _warm_up_jit(self) -> None:
         """Have Kafka's servers compile what they will be measured at, as elsewhere."""
-        cluster, records = self.clusters[KAFKA], self.context.records.get("small", WORK_IN)
+        cluster, records = (
+            self.clusters[KAFKA],
+            self.context.records.get("small", JIT_WARM_UP_RECORDS),
+        )
         with self._topic(cluster, PARTITIONS) as topic:
             cluster.produce(topic, records.path, records.count, acks="all")
 
@@ -155,15 +160,15 @@ class _Cases:
             more: dict[str, Any] = {"how": how, "acks": "all", "warm": 10_000}
             written = cluster.produce(topic, records.path, records.count, **more)
         facts = written.facts()
-        kept = {name: facts[name] for name in ("client CPU", "server CPU")}
-        return Sample(value=written.rate, facts=kept)
+        cpu_facts = {name: facts[name] for name in ("client CPU", "server CPU")}
+        return Sample(value=written.rate, facts=cpu_facts)
 
     def fsync(self, cluster: FolkmootCluster) -> None:
         measure = {COLUMNS: partial(self._rate, OURS, "columns", fsync=True)}
         self.context.alternate(FSYNC, "records/s", measure)
         before, now = (self.results.find(each, COLUMNS) for each in (THROUGHPUT, FSYNC))
-        beside = None if before is None else replace(before, contender="page cache")
-        self.results.judge("acks=all with fsync, send_batch()", now, beside, times=0.7)
+        rival = None if before is None else replace(before, contender="page cache")
+        self.results.judge("acks=all with fsync, send_batch()", now, rival, times=0.7)
 
     def fsync_latency(self) -> None:
         """Of each record, from when it was due; Kafka's topic has `flush.messages=1`."""
@@ -191,8 +196,8 @@ class _Cases:
     @contextmanager
     def _paced(self, cluster: Cluster, topic: str, rate: int, seconds: float) -> Iterator[Program]:
         count = round(rate * seconds)
-        given = {"topic": topic, "count": count, "rate": rate, "size": 100, "linger": 0.005}
-        paced = cluster.client("acknowledged", program="paced", warm=count // 4, **given)
+        parameters = {"topic": topic, "count": count, "rate": rate, "size": 100, "linger": 0.005}
+        paced = cluster.client("acknowledged", program="paced", warm=count // 4, **parameters)
         with paced as program:
             program.wait_ready()
             settle()
@@ -212,12 +217,12 @@ class _Cases:
                 self._topic(cluster, PARTITIONS, fsync=name == OURS) as topic,
                 self._writer(cluster, topic, PARTITIONS, INTERVAL) as writer,
             ):
-                some = partial(self._breaks, cluster, writer, topic)
-                self._add(KILL, name, "s", some(cluster.kill_broker, rounds))
-                self._add(STOP, name, "s", some(cluster.leave, rounds))
+                measure_breaks = partial(self._breaks, cluster, writer, topic)
+                self._add(KILL, name, "s", measure_breaks(cluster.kill_broker, rounds))
+                self._add(STOP, name, "s", measure_breaks(cluster.leave, rounds))
                 if name == OURS and self.scale.name != "smoke":
                     alone = partial(cluster.kill_broker, guardian=True)
-                    self._add(KILL, ALONE, "s", some(alone, self.scale.rounds))
+                    self._add(KILL, ALONE, "s", measure_breaks(alone, self.scale.rounds))
         self._judge("leader killed, until writable", KILL, wanted=0.7)
         text = "leader and guardian killed, until writable"
         self._judge(text, KILL, ALONE, wanted=SESSION + 1)
@@ -235,10 +240,10 @@ class _Cases:
                 self._topic(cluster, partitions) as topic,
                 self._writer(cluster, topic, partitions, 10 * INTERVAL) as writer,
             ):
-                for whose, kill in kills.items():
+                for contender, kill in kills.items():
                     times, leads_all = self.scale.spare_rounds, name == OURS
-                    taken = self._breaks(cluster, writer, topic, kill, times, leads_all=leads_all)
-                    self._add(case, whose, "s", taken)
+                    samples = self._breaks(cluster, writer, topic, kill, times, leads_all=leads_all)
+                    self._add(case, contender, "s", samples)
         self._judge(f"{case}: all writable", case, wanted=3.0)
         text = f"{case}, its guardian, too: all writable"
         self._judge(text, case, ALONE, wanted=SESSION + 3)
@@ -246,7 +251,7 @@ class _Cases:
     def controller(self, cluster: FolkmootCluster, partitions: int) -> None:
         """The broker that leads and is the controller is killed, while records come to another topic."""
         case = f"controller and leader killed together, {partitions:,} partitions, under load"
-        taken = []
+        samples = []
         with self._topic(cluster, partitions) as topic, self._topic(cluster, PARTITIONS) as other:
             for _ in range(self.scale.spare_rounds):
                 victim = cluster.controller()
@@ -255,16 +260,16 @@ class _Cases:
                     self._paced(cluster, other, BACKGROUND_RATE, PATIENCE),
                 ):
                     how: dict[str, Any] = {"victim": victim, "leads_all": True}
-                    taken += self._breaks(cluster, writer, topic, cluster.kill_broker, 1, **how)
-            self._add(case, OURS, "s", taken)
+                    samples += self._breaks(cluster, writer, topic, cluster.kill_broker, 1, **how)
+            self._add(case, OURS, "s", samples)
         self._judge(f"{case}: all writable", case, wanted=4.0)
 
     @contextmanager
     def _writer(
         self, cluster: Cluster, topic: str, partitions: int, interval: float
     ) -> Iterator[Program]:
-        given = {"topic": topic, "partitions": partitions, "interval": interval, "linger": 0.0}
-        with cluster.client("write", program="paced", **given) as program:
+        parameters = {"topic": topic, "partitions": partitions, "interval": interval, "linger": 0.0}
+        with cluster.client("write", program="paced", **parameters) as program:
             program.wait_ready()
             yield program
 
@@ -284,35 +289,39 @@ class _Cases:
         """
         samples = []
         for _ in range(times):
-            broken = cluster.leaders(topic)[0] if victim is None else victim
-            others = [each for each in range(1, BROKERS + 1) if leads_all and each != broken]
+            target = cluster.leaders(topic)[0] if victim is None else victim
+            others = [each for each in range(1, BROKERS + 1) if leads_all and each != target]
             for do_to in (cluster.leave, cluster.restart):
                 for each in others:
                     do_to(each)
-            self._ask(writer, time.monotonic(), range(len(cluster.leaders(topic))))
-            time.sleep(REST)
+            self._query_writer(writer, time.monotonic(), range(len(cluster.leaders(topic))))
+            time.sleep(CALM_TIME)
             leaders = cluster.leaders(topic)
-            led = [number for number, leader in enumerate(leaders) if leader == broken]
+            led = [number for number, leader in enumerate(leaders) if leader == target]
             since = time.monotonic()
-            do(broken)
-            answer = self._ask(writer, since, led)
-            cluster.restart(broken)
+            do(target)
+            answer = self._query_writer(writer, since, led)
+            cluster.restart(target)
             facts = {FIRST: answer["first"], "partitions led": float(len(led))}
             if answer["silent"]:
                 facts[SILENT] = answer["silent"]
             last = PATIENCE if answer["silent"] else answer["last"]
-            self.context.say(f"   {topic}, broker {broken}: {last:.3f} s, of {len(led)} partitions")
+            self.context.print_status(
+                f"   {topic}, broker {target}: {last:.3f} s, of {len(led)} partitions"
+            )
             samples.append(Sample(value=last, facts=facts))
         return samples
 
-    def _ask(self, writer: Program, since: float, partitions: Sequence[int]) -> dict[str, Any]:
-        question = {"since": since, "partitions": list(partitions), "patience": PATIENCE}
-        writer.go(json.dumps(question))
-        return writer.hear("again", 2 * PATIENCE)
+    def _query_writer(
+        self, writer: Program, since: float, partitions: Sequence[int]
+    ) -> dict[str, Any]:
+        query = {"since": since, "partitions": list(partitions), "patience": PATIENCE}
+        writer.go(json.dumps(query))
+        return writer.wait_for_event("again", 2 * PATIENCE)
 
     # -- followers and rest -------------------------------------------------------------------------
 
-    def catching_up(self, cluster: FolkmootCluster) -> None:
+    def catch_up(self, cluster: FolkmootCluster) -> None:
         """A follower that was away is given what it lacks; beside it, the same files are copied. Then
         another one is added at a limited rate, while records come to another topic."""
         free = shutil.disk_usage(self.context.work).free
@@ -327,20 +336,23 @@ class _Cases:
             more = {"how": "columns", "compression": "none"}
             cluster.produce(topic, records.path, records.count, **more)
         files = _files(cluster, 1, topic)
-        copied = _copied(files, self.context.work / "copy")
+        copied = _copy_seconds(files, self.context.work / "copy")
         cluster.cluster.brokers[BROKERS - 1].start()
-        begun = time.monotonic()
+        started_at = time.monotonic()
         cluster.leaders(topic)
-        took = time.monotonic() - begun
-        held = sum(each.stat().st_size for each in files)
-        found, beside = (
+        took = time.monotonic() - started_at
+        stored_bytes = sum(each.stat().st_size for each in files)
+        found, rival = (
             self.context.add(
-                case, who, "MB/s", [Sample(value=held / seconds / 1e6, facts={"s": seconds})]
+                case,
+                contender,
+                "MB/s",
+                [Sample(value=stored_bytes / seconds / 1e6, facts={"s": seconds})],
             )
-            for who, seconds in ((OURS, took), ("cp, fsync", copied))
+            for contender, seconds in ((OURS, took), ("cp, fsync", copied))
         )
-        beside = replace(beside, contender="copying with fsync")
-        self.results.judge(case, found, beside, times=0.7)
+        rival = replace(rival, contender="copying with fsync")
+        self.results.judge(case, found, rival, times=0.7)
         self._throttled(cluster, topic, pair)
         cluster.delete_topic(topic)
 
@@ -349,7 +361,7 @@ class _Cases:
         rate = f"{THROTTLE / 1e6:g} MB/s"
         case = f"until acknowledged at {CALM_RATE:,} records/s, linger 5 ms, fsync"
         added = next(each for each in range(1, BROKERS + 1) if each not in pair)
-        alone, beside = [], []
+        alone, throttled = [], []
         for _ in range(self.scale.rounds):
             alone.append(self._latency(cluster, CALM_RATE))
             targets = dict.fromkeys(range(4), (*pair, added))
@@ -357,13 +369,13 @@ class _Cases:
             sample = self._latency(cluster, CALM_RATE)
             copied = sum(each.stat().st_size for each in _files(cluster, added, topic))
             execute(cluster.session, reassignments.cancel(topic))
-            beside.append(replace(sample, facts={**sample.facts, "MB copied": copied / 1e6}))
+            throttled.append(replace(sample, facts={**sample.facts, "MB copied": copied / 1e6}))
         self._add(case, "alone", "p99 ms", alone)
-        self._add(case, f"while a replica is added at {rate}", "p99 ms", beside)
+        self._add(case, f"while a replica is added at {rate}", "p99 ms", throttled)
         without, found = self.results.cells[-2:]
         text = f"acks=all with fsync at {CALM_RATE:,} records/s, a replica added at {rate}"
-        beside_it = replace(without, contender="without")
-        self.results.judge(text, found, beside_it, times=2.0, worst=True)
+        baseline = replace(without, contender="without")
+        self.results.judge(text, found, baseline, times=2.0, worst=True)
 
     def quiet(self, cluster: FolkmootCluster, partitions: int) -> None:
         """All is in sync and no client writes: what ZooKeeper still writes, and the brokers' CPU."""
@@ -383,22 +395,22 @@ class _Cases:
 
 def _files(cluster: FolkmootCluster, broker: int, topic: str) -> list[Path]:
     """A broker's segments of a topic."""
-    held = (each for each in cluster.data_of(broker).iterdir() if each.is_dir())
-    folders = [each for each in held if topic_in(each) == topic]
+    folders_of_broker = (each for each in cluster.data_of(broker).iterdir() if each.is_dir())
+    folders = [each for each in folders_of_broker if topic_in(each) == topic]
     return sorted(file for each in folders for file in each.glob("*.log"))
 
 
-def _copied(files: Sequence[Path], target: Path) -> float:
+def _copy_seconds(files: Sequence[Path], target: Path) -> float:
     """Seconds that copying them took, fsync included."""
     target.mkdir()
     settle()
-    begun = time.monotonic()
+    started_at = time.monotonic()
     for number, each in enumerate(files):
         with each.open("rb") as source, (target / str(number)).open("wb") as copy:
             shutil.copyfileobj(source, copy, 1 << 20)
             copy.flush()
             os.fsync(copy.fileno())
-    took = time.monotonic() - begun
+    took = time.monotonic() - started_at
     shutil.rmtree(target)
     return took
 

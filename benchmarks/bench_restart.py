@@ -40,7 +40,7 @@ WRITE_BYTES: Final = 8_000_000
 TOPIC: Final = "kept"
 FETCH_BYTES: Final = 1_000_000
 PATIENCE: Final = 60.0
-REST: Final = 2.0
+CALM_TIME: Final = 2.0
 
 
 def run(context: Context) -> None:
@@ -55,17 +55,17 @@ def run(context: Context) -> None:
 def _large_log(context: Context) -> None:
     size = _size_that_fits(context)
     case = f"a log of {size / 1e9:.3g} GB, to the first fetch answered"
-    context.say(f"-- {case}")
-    with _prepared(context, "log", 12) as (server, topic_id):
+    context.print_status(f"-- {case}")
+    with _prepare_server(context, "log", 12) as (server, topic_id):
         with LogManager(server.data, 1, LogConfig()) as logs:
             _fill(logs, 12, size)
         settle()
         clean, killed = [], []
         for _ in range(context.scale.rounds):
-            clean.append(_started(context, server, topic_id, "after an orderly stop"))
+            clean.append(_start_and_fetch(context, server, topic_id, "after an orderly stop"))
             _feed(context, server)
             server.cluster.brokers[0].kill()
-            killed.append(_started(context, server, topic_id, "after kill -9 under load"))
+            killed.append(_start_and_fetch(context, server, topic_id, "after kill -9 under load"))
             server.cluster.brokers[0].stop()
     for name, samples, wanted in (("orderly stop", clean, 1.0), ("kill -9", killed, 3.0)):
         found = context.add(case, f"after {name}", "s", samples, "lower")
@@ -79,7 +79,9 @@ def _size_that_fits(context: Context) -> int:
 
 
 @contextmanager
-def _prepared(context: Context, name: str, partitions: int) -> Iterator[tuple[FolkmootServer, str]]:
+def _prepare_server(
+    context: Context, name: str, partitions: int
+) -> Iterator[tuple[FolkmootServer, str]]:
     """A server of its own with a topic, its broker stopped after it has led all of its partitions."""
     server = context.fresh_server("folkmoot", name)
     assert isinstance(server, FolkmootServer)
@@ -99,22 +101,22 @@ def _wait_until_led(session: Session, topic_id: str, partitions: int) -> None:
 
     A log with records but without a noted epoch is one whose disk has lost something.
     """
-    left = [TopicIdPartition(topic_id, number) for number in range(partitions)]
+    waiting = [TopicIdPartition(topic_id, number) for number in range(partitions)]
     deadline = time.monotonic() + PATIENCE
-    while left:
+    while waiting:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{len(left)} partitions have no leader after {PATIENCE:g} s")
+            raise TimeoutError(f"{len(waiting)} partitions have no leader after {PATIENCE:g} s")
         time.sleep(0.2)
-        found = execute_all(session, map(partition_states.read, left))
-        states = zip(left, found, strict=True)
-        left = [each for each, known in states if known is None or not known.state.active]
+        found = execute_all(session, map(partition_states.read, waiting))
+        states = zip(waiting, found, strict=True)
+        waiting = [each for each, known in states if known is None or not known.state.active]
 
 
 def _fill(logs: LogManager, partitions: int, size: int) -> None:
     """So many bytes in all, in batches of a megabyte or less, in turn, in the leader epoch of each log."""
     each = size // partitions
-    one = _batch(min(1_000_000, each))
-    batches = [one] * max(1, min(WRITE_BYTES, each) // len(one))
+    batch = _batch(min(1_000_000, each))
+    batches = [batch] * max(1, min(WRITE_BYTES, each) // len(batch))
     for log in logs:
         while log.size < each:
             log.append_as_leader(batches, time.time_ns() // 1_000_000, log.leader_epoch)
@@ -125,15 +127,15 @@ def _batch(size: int) -> bytes:
     return record_batch.encode(Columns(len(values), None, values, time.time_ns() // 1_000_000))
 
 
-def _started(context: Context, server: FolkmootServer, topic_id: str, what: str) -> Sample:
+def _start_and_fetch(context: Context, server: FolkmootServer, topic_id: str, label: str) -> Sample:
     """Start the broker and fetch, from the first partition's beginning."""
-    begun = time.monotonic()
+    started_at = time.monotonic()
     server.start()
-    registered = time.monotonic() - begun
+    registered = time.monotonic() - started_at
     _fetch(server.cluster.brokers[0].address, topic_id)
-    took = time.monotonic() - begun
+    took = time.monotonic() - started_at
     anonymous = memory(server.processes()["broker"]).anonymous
-    context.say(f"   {what}: {took:.2f} s")
+    context.print_status(f"   {label}: {took:.2f} s")
     return Sample(value=took, facts={"registered s": registered, "broker RssAnon": anonymous})
 
 
@@ -162,19 +164,19 @@ def _feed(context: Context, server: FolkmootServer) -> None:
 def _many_partitions(context: Context) -> None:
     count = PARTITIONS[context.scale.name]
     case = f"{count:,} partitions, to the first fetch answered"
-    context.say(f"-- {case}")
-    with _prepared(context, "partitions", count) as (server, topic_id):
+    context.print_status(f"-- {case}")
+    with _prepare_server(context, "partitions", count) as (server, topic_id):
         with _without_fsync(), LogManager(server.data, 1, LogConfig()) as logs:
             _fill(logs, count, count * 10_000)
         settle()
         idle = 0
-        for what in ("orderly stop", "kill -9"):
-            sample = _started(context, server, topic_id, f"after {what}")
-            context.add(case, f"after {what}", "s", [sample])
-            time.sleep(REST)
+        for stop_kind in ("orderly stop", "kill -9"):
+            sample = _start_and_fetch(context, server, topic_id, f"after {stop_kind}")
+            context.add(case, f"after {stop_kind}", "s", [sample])
+            time.sleep(CALM_TIME)
             idle = memory(server.processes()["broker"]).anonymous
             server.cluster.brokers[0].kill()
-        context.say(f"   idle: {idle / 1e6:.0f} MB of its own")
+        context.print_status(f"   idle: {idle / 1e6:.0f} MB of its own")
     text = f"memory of a broker with {count:,} idle partitions (RssAnon)"
     context.results.limit(text, idle, 250e6, "bytes")
 
@@ -192,15 +194,15 @@ def _without_fsync() -> Iterator[None]:
 def _full_load(context: Context) -> None:
     """Two producers and a consumer at once, as fast as they can."""
     case = "two producers and a consumer at full speed"
-    context.say(f"-- {case}")
+    context.print_status(f"-- {case}")
     server = context.server("folkmoot")
     topic = context.new_topic("folkmoot", 12)
     count = max(4_000, int(2_000_000 * context.scale.seconds))
     records: Path = context.records.get("small", count).path
-    given: dict[str, Any] = {"topic": topic, "count": count, "warm": 1_000}
-    given |= {"compression": "none", "records": str(records)}
-    producers = [server.client("produce", how=how, **given) for how in ("send", "columns")]
-    reading = {**given, "count": 2 * count, "warm": 1}
+    parameters: dict[str, Any] = {"topic": topic, "count": count, "warm": 1_000}
+    parameters |= {"compression": "none", "records": str(records)}
+    producers = [server.client("produce", how=how, **parameters) for how in ("send", "columns")]
+    reading = {**parameters, "count": 2 * count, "warm": 1}
     consumer = server.client("consume", how="columns", **reading)
     # What the producers send to warm up is there when the consumer is started.
     with (
@@ -219,7 +221,9 @@ def _full_load(context: Context) -> None:
         "broker RSS": peak.resident,
     }
     sample = Sample(value=4 * count / seconds, facts=facts)
-    context.say(f"   {sample.value:,.0f} records/s in and out, {peak.anonymous / 1e6:.0f} MB")
+    context.print_status(
+        f"   {sample.value:,.0f} records/s in and out, {peak.anonymous / 1e6:.0f} MB"
+    )
     context.add(case, "in and out", "records/s", [sample])
     text = "memory of a broker under full load (RssAnon)"
     context.results.limit(text, peak.anonymous, 150e6, "bytes", facts)

@@ -33,7 +33,7 @@ TITLE: Final = "Schemas: values in columns and one by one, and the registry"
 
 COLUMNS: Final = "Folkmoot, columns"
 SINGLE: Final = "Folkmoot, value by value"
-BARE: Final = "fastavro"
+FASTAVRO: Final = "fastavro"
 DECODE: Final = "flights, Avro to Arrow"
 ENCODE: Final = "flights, Arrow to Avro"
 READ: Final = "flights, Avro to dicts"
@@ -64,13 +64,13 @@ class Flights:
         text = canonical(flights.schema())
         rows = [each.value for each in flights.read(flights.find_archive(), count)]
         schema, frame = parse(text), FRAME.pack(MAGIC, ID)
-        return cls(text, rows, [frame + _written(schema, row) for row in rows])
+        return cls(text, rows, [frame + _encode_row(schema, row) for row in rows])
 
     def first(self, count: int) -> "Flights":
         return Flights(self.text, self.rows[:count], self.values[:count])
 
 
-def _written(schema: Any, row: Any) -> bytes:
+def _encode_row(schema: Any, row: Any) -> bytes:
     out = BytesIO()
     fastavro.schemaless_writer(out, schema, row)
     return out.getvalue()
@@ -78,22 +78,34 @@ def _written(schema: Any, row: Any) -> bytes:
 
 def run(context: Context) -> None:
     results = context.results
-    share = min(1.0, context.scale.seconds / 2.5)
-    some = Flights.read(max(LEAST * BEHIND, int(flights.FLIGHTS * share)))
-    few = some.first(len(some.rows) // BEHIND)
+    fraction = min(1.0, context.scale.seconds / 2.5)
+    flight_set = Flights.read(max(LEAST * BEHIND, int(flights.FLIGHTS * fraction)))
+    small_set = flight_set.first(len(flight_set.rows) // BEHIND)
     cases: dict[str, dict[str, Callable[[], Sample]]] = {
-        DECODE: {COLUMNS: partial(decoded, some), BARE: partial(decoded_by_fastavro, few)},
-        ENCODE: {COLUMNS: partial(encoded, some), BARE: partial(written_by_fastavro, few)},
-        READ: {SINGLE: partial(read, few), BARE: partial(read_by_fastavro, few)},
-        WRITE: {SINGLE: partial(written, few), BARE: partial(written_by_fastavro, few)},
+        DECODE: {
+            COLUMNS: partial(decode_columns, flight_set),
+            FASTAVRO: partial(decode_columns_with_fastavro, small_set),
+        },
+        ENCODE: {
+            COLUMNS: partial(encode_columns, flight_set),
+            FASTAVRO: partial(encode_values_with_fastavro, small_set),
+        },
+        READ: {
+            SINGLE: partial(decode_values, small_set),
+            FASTAVRO: partial(decode_values_with_fastavro, small_set),
+        },
+        WRITE: {
+            SINGLE: partial(encode_values, small_set),
+            FASTAVRO: partial(encode_values_with_fastavro, small_set),
+        },
     }
     for case, contenders in cases.items():
         context.alternate(case, "values/s", contenders)
     _judge(results)
     _registry(context, results)
-    _listed(context)
+    _measure_listing(context)
     results.notes.append(
-        f"{len(some.rows):,} flights in columns of {ROWS:,}, {len(few.rows):,} one by one and by "
+        f"{len(flight_set.rows):,} flights in columns of {ROWS:,}, {len(small_set.rows):,} one by one and by "
         "fastavro; values a second of CPU time."
     )
 
@@ -105,72 +117,82 @@ def _judge(results: Results) -> None:
         (READ, SINGLE, None, round(1 / 1.2, 3)),
         (WRITE, SINGLE, None, round(1 / 1.2, 3)),
     ):
-        ours, rival = results.find(case, contender), results.find(case, BARE)
+        ours, rival = results.find(case, contender), results.find(case, FASTAVRO)
         results.judge(case, ours, rival, wanted=least, times=times)
 
 
 # -- values -------------------------------------------------------------------------------------------
 
 
-def decoded(some: Flights) -> Sample:
-    columns = [pa.array(some.values[row : row + ROWS], pa.binary()) for row in _starts(some)]
-    decode = deserializer(some.text)
-    return _rate(len(some.values), lambda: [decode(column) for column in columns])
+def decode_columns(flight_set: Flights) -> Sample:
+    columns = [
+        pa.array(flight_set.values[row : row + ROWS], pa.binary()) for row in _starts(flight_set)
+    ]
+    decode = deserializer(flight_set.text)
+    return _rate(len(flight_set.values), lambda: [decode(column) for column in columns])
 
 
-def decoded_by_fastavro(some: Flights) -> Sample:
-    schema, arrow = parse(some.text), deserializer(some.text).arrow_schema
+def decode_columns_with_fastavro(flight_set: Flights) -> Sample:
+    schema, arrow = parse(flight_set.text), deserializer(flight_set.text).arrow_schema
 
     def work() -> None:
-        for row in _starts(some):
+        for row in _starts(flight_set):
             pa.Table.from_pylist(
-                [_read(schema, value) for value in some.values[row : row + ROWS]], schema=arrow
+                [_decode_value(schema, value) for value in flight_set.values[row : row + ROWS]],
+                schema=arrow,
             )
 
-    return _rate(len(some.values), work)
+    return _rate(len(flight_set.values), work)
 
 
-def encoded(some: Flights) -> Sample:
-    columns = list(batches(some.rows, some.text))
-    encode = ColumnEncoder(some.text, ID)
-    return _rate(len(some.rows), lambda: [encode(batch) for batch in columns])
+def encode_columns(flight_set: Flights) -> Sample:
+    columns = list(batches(flight_set.rows, flight_set.text))
+    encode = ColumnEncoder(flight_set.text, ID)
+    return _rate(len(flight_set.rows), lambda: [encode(batch) for batch in columns])
 
 
-def read(some: Flights) -> Sample:
-    decode = AvroDeserializer(OneSchema(some.text))
-    return _rate(len(some.values), lambda: [decode(value) for value in some.values])
+def decode_values(flight_set: Flights) -> Sample:
+    decode = AvroDeserializer(OneSchema(flight_set.text))
+    return _rate(len(flight_set.values), lambda: [decode(value) for value in flight_set.values])
 
 
-def read_by_fastavro(some: Flights) -> Sample:
-    schema = parse(some.text)
-    return _rate(len(some.values), lambda: [_read(schema, value) for value in some.values])
+def decode_values_with_fastavro(flight_set: Flights) -> Sample:
+    schema = parse(flight_set.text)
+    return _rate(
+        len(flight_set.values),
+        lambda: [_decode_value(schema, value) for value in flight_set.values],
+    )
 
 
-def written(some: Flights) -> Sample:
-    known: Any = OneSchema(some.text)
-    serializer = AvroSerializer[Any](known, some.text, id=ID)
-    return _rate(len(some.rows), lambda: [serializer.serialize("t", row) for row in some.rows])
+def encode_values(flight_set: Flights) -> Sample:
+    registry: Any = OneSchema(flight_set.text)
+    serializer = AvroSerializer[Any](registry, flight_set.text, id=ID)
+    return _rate(
+        len(flight_set.rows), lambda: [serializer.serialize("t", row) for row in flight_set.rows]
+    )
 
 
-def written_by_fastavro(some: Flights) -> Sample:
-    schema = parse(some.text)
-    return _rate(len(some.rows), lambda: [_written(schema, row) for row in some.rows])
+def encode_values_with_fastavro(flight_set: Flights) -> Sample:
+    schema = parse(flight_set.text)
+    return _rate(
+        len(flight_set.rows), lambda: [_encode_row(schema, row) for row in flight_set.rows]
+    )
 
 
-def _read(schema: Any, value: bytes) -> Any:
+def _decode_value(schema: Any, value: bytes) -> Any:
     body = BytesIO(value)
     body.seek(FRAME.size)
     return fastavro.schemaless_reader(body, schema, None)
 
 
-def _starts(some: Flights) -> range:
-    return range(0, len(some.values), ROWS)
+def _starts(flight_set: Flights) -> range:
+    return range(0, len(flight_set.values), ROWS)
 
 
 def _rate(count: int, work: Callable[[], object]) -> Sample:
-    begun = time.process_time()
+    started_at = time.process_time()
     work()
-    return Sample(value=count / (time.process_time() - begun))
+    return Sample(value=count / (time.process_time() - started_at))
 
 
 # -- the registry -------------------------------------------------------------------------------------
@@ -182,29 +204,29 @@ def _registry(context: Context, results: Results) -> None:
     count = max(60, int(800 * seconds))
     register = partial(registry_load.registrations, zookeeper, context.work, count)
     for case, load in ((LOOK_UPS, look_up), (REGISTER, register)):
-        context.alternate(case, "requests/s", {SERVER: partial(_loaded, load)})
-    looked_up = results.find(LOOK_UPS, SERVER)
-    results.judge(LOOK_UPS, looked_up, wanted=1_500)
-    results.judge(f"{LOOK_UPS}: p99", looked_up, fact=P99, unit="ms", wanted=10, better="lower")
+        context.alternate(case, "requests/s", {SERVER: partial(_measure_load, load)})
+    lookup_cell = results.find(LOOK_UPS, SERVER)
+    results.judge(LOOK_UPS, lookup_cell, wanted=1_500)
+    results.judge(f"{LOOK_UPS}: p99", lookup_cell, fact=P99, unit="ms", wanted=10, better="lower")
     results.judge(
-        f"{LOOK_UPS}: resident", looked_up, fact=RSS, unit="bytes", wanted=90e6, better="lower"
+        f"{LOOK_UPS}: resident", lookup_cell, fact=RSS, unit="bytes", wanted=90e6, better="lower"
     )
     results.judge(REGISTER, results.find(REGISTER, SERVER), wanted=200)
 
 
-def _listed(context: Context) -> None:
+def _measure_listing(context: Context) -> None:
     zookeeper = context.server("folkmoot").address
     with closing(connect(zookeeper, 10.0)) as session:
-        registry_load.stock(session, SUBJECTS)
-    over_http = partial(registry_load.listed_over_http, zookeeper, context.work)
+        registry_load.create_subjects(session, SUBJECTS)
+    over_http = partial(registry_load.time_listing_over_http, zookeeper, context.work)
     contenders: dict[str, Callable[[], Sample]] = {
-        HERE: lambda: Sample(value=registry_load.listed(zookeeper)),
+        HERE: lambda: Sample(value=registry_load.time_listing(zookeeper)),
         SERVER: lambda: Sample(value=over_http()),
     }
     for cell in context.alternate(LIST, "s", contenders, None, "lower"):
         context.results.judge(f"{LIST}, {cell.contender}", cell, wanted=1.0)
 
 
-def _loaded(load: Callable[[], Load]) -> Sample:
+def _measure_load(load: Callable[[], Load]) -> Sample:
     found = load()
     return Sample(value=found.per_second, facts={P99: 1000 * found.p99, RSS: found.resident})

@@ -67,7 +67,7 @@ IN_TASK: Final = (200, 20)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read:
+class ReadCase:
     """What is read, and how."""
 
     topic: str = "small"
@@ -77,14 +77,14 @@ class Read:
     typed: bool = False
 
 
-class Reads:
+class ReadRunner:
     """Measures reads; a stream's group has read nothing before."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         self._counts = counts
         self._groups = count()
 
-    def case(self, side: Side, read: Read) -> dict[str, Any]:
+    def case(self, side: Side, read: ReadCase) -> dict[str, Any]:
         """The parameters of the session's verb."""
         options = {**side.options, "subscribe": side.topics[read.topic], **read.options}
         if read.how == "stream":
@@ -98,13 +98,13 @@ class Reads:
             avro = flights.schema()
         return {"how": read.how, "options": options, "schema": read.schema, "avro": avro}
 
-    def run(self, side: Side, read: Read) -> dict[str, Any]:
+    def run(self, side: Side, read: ReadCase) -> dict[str, Any]:
         records = self._counts[read.topic]
-        found = side.does("read", records=records, **self.case(side, read))
+        found = side.run_verb("read", records=records, **self.case(side, read))
         check(found, records)
         return found
 
-    def sample(self, side: Side, read: Read) -> Sample:
+    def sample(self, side: Side, read: ReadCase) -> Sample:
         return _rate(self.run(side, read), self._counts[read.topic])
 
 
@@ -122,20 +122,20 @@ def run(context: Context) -> None:
         for side in sides.values():
             side.fill("small", context.new_topic(side.peer, PARTITIONS), small, records)
         sides[OURS].fill("few", context.new_topic("folkmoot", PARTITIONS), small, FEW)
-        known, schema_id = flights_on(context, sides, records)
-        reads = Reads({"small": records, "few": FEW, "flights": known})
-        _read(context, sides, reads)
+        flight_count, schema_id = flights_on(context, sides, records)
+        reads = ReadRunner({"small": records, "few": FEW, "flights": flight_count})
+        _measure_reads(context, sides, reads)
         rows = as_parquet(small, records, context.work / "rows")
-        _written(context, SINK, sides, Written(rows=rows, records=records))
-        rows = flights_as_parquet(known, context.work / "flights-rows")
-        typed = Written(rows=rows, records=known, schema_id=schema_id)
-        _written(context, TYPED_SINK, sides, typed)
+        _measure_writes(context, SINK, sides, WriteCase(rows=rows, records=records))
+        rows = flights_as_parquet(flight_count, context.work / "flights-rows")
+        typed = WriteCase(rows=rows, records=flight_count, schema_id=schema_id)
+        _measure_writes(context, TYPED_SINK, sides, typed)
         _in_tasks(context, sides[OURS], reads)
-        _lived(context, sides, reads)
+        _measure_queries(context, sides, reads)
     _judge(results)
     results.notes += [
         f"{records:,} records of 100 B in {PARTITIONS} partitions, zstd, into the sink noop; "
-        f"{known:,} flights. Client CPU is that of the JVM, its workers and the application.",
+        f"{flight_count:,} flights. Client CPU is that of the JVM, its workers and the application.",
         "Both sides have read everything before, the JVM's threads and caches are warm; sinks have their "
         "defaults but zstd.",
         f"Latency counts from when a record was due; the first {WARM_SHARE:.0%} do not count.",
@@ -145,30 +145,30 @@ def run(context: Context) -> None:
 # -- reading and writing ------------------------------------------------------------------------------
 
 
-def _read(context: Context, sides: Mapping[str, Side], reads: Reads) -> None:
+def _measure_reads(context: Context, sides: Mapping[str, Side], reads: ReadRunner) -> None:
     for _ in range(WARM_UP[context.scale.name]):
         for side in sides.values():
-            for read in (Read(), Read(how="batch"), Read(topic="flights", typed=True)):
+            for read in (ReadCase(), ReadCase(how="batch"), ReadCase(topic="flights", typed=True)):
                 reads.run(side, read)
         for how in ("stream", "batch"):  # Spark compiles each set of columns anew
-            reads.run(sides[OURS], Read(how=how, schema=ONE))
+            reads.run(sides[OURS], ReadCase(how=how, schema=ONE))
     for case, read in (
-        (STREAM, Read()),
-        (SMALL, Read(options={"maxOffsetsPerTrigger": "100000"})),
-        (BATCH, Read(how="batch")),
-        (TYPED, Read(topic="flights", typed=True)),
+        (STREAM, ReadCase()),
+        (SMALL, ReadCase(options={"maxOffsetsPerTrigger": "100000"})),
+        (BATCH, ReadCase(how="batch")),
+        (TYPED, ReadCase(topic="flights", typed=True)),
     ):
         contenders: dict[str, Measure] = {
             name: partial(reads.sample, side, read) for name, side in sides.items()
         }
         if case in (STREAM, BATCH):  # for streams Kafka's has no such thing
-            one = Read(how=read.how, schema=ONE)
-            contenders[COLUMN] = partial(reads.sample, sides[OURS], one)
+            one_column = ReadCase(how=read.how, schema=ONE)
+            contenders[COLUMN] = partial(reads.sample, sides[OURS], one_column)
         context.alternate(case, "records/s", contenders)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class WriteCase:
     """What is written: Parquet files, and the id of the schema of their columns, where these are typed."""
 
     rows: Path
@@ -176,40 +176,46 @@ class Written:
     schema_id: int = 0
 
 
-def _written(context: Context, case: str, sides: Mapping[str, Side], written: Written) -> None:
+def _measure_writes(
+    context: Context, case: str, sides: Mapping[str, Side], write_case: WriteCase
+) -> None:
     for side in sides.values():
-        _sink(context, side, written)
-    contenders = {name: partial(_sink, context, side, written) for name, side in sides.items()}
+        _sink(context, side, write_case)
+    contenders = {name: partial(_sink, context, side, write_case) for name, side in sides.items()}
     context.alternate(case, "records/s", contenders)
 
 
-def _sink(context: Context, side: Side, written: Written) -> Sample:
+def _sink(context: Context, side: Side, write_case: WriteCase) -> Sample:
     topic = context.new_topic(side.peer, PARTITIONS)
     options, avro = {**side.sink_options, "topic": topic}, dict[str, Any]()
-    if written.schema_id and side.peer == "folkmoot":
-        options |= {"valueFormat": "avro", "writerSchema": str(written.schema_id)}
-    elif written.schema_id:
-        avro = {"schema": flights.schema(), "id": written.schema_id}
+    if write_case.schema_id and side.peer == "folkmoot":
+        options |= {"valueFormat": "avro", "writerSchema": str(write_case.schema_id)}
+    elif write_case.schema_id:
+        avro = {"schema": flights.schema(), "id": write_case.schema_id}
     reader = {**side.options, "subscribe": topic}
-    done = side.does("write", rows=str(written.rows), options=options, avro=avro, check=reader)
-    check(done, written.records)
+    report = side.run_verb(
+        "write", rows=str(write_case.rows), options=options, avro=avro, check=reader
+    )
+    check(report, write_case.records)
     side.server.delete_topic(topic)
-    return _rate(done, written.records)
+    return _rate(report, write_case.records)
 
 
-def _rate(done: Mapping[str, Any], records: int) -> Sample:
+def _rate(report: Mapping[str, Any], records: int) -> Sample:
     millions = records / 1e6
-    facts = {"client CPU": done["cpu"] / millions, "server CPU": done["server_cpu"] / millions}
-    if "worker" in done["resident"]:
-        facts[WORKER_RSS] = done["resident"]["worker"]
-    return Sample(value=records / done["seconds"], facts=facts)
+    facts = {"client CPU": report["cpu"] / millions, "server CPU": report["server_cpu"] / millions}
+    if "worker" in report["resident"]:
+        facts[WORKER_RSS] = report["resident"]["worker"]
+    return Sample(value=records / report["seconds"], facts=facts)
 
 
-def _in_tasks(context: Context, side: Side, reads: Reads) -> None:
+def _in_tasks(context: Context, side: Side, reads: ReadRunner) -> None:
     def measure() -> Sample:
         cpu = []
         for records in IN_TASK:
-            read = Read(topic="few", how="batch", options={"maxRecordsPerPartition": str(records)})
+            read = ReadCase(
+                topic="few", how="batch", options={"maxRecordsPerPartition": str(records)}
+            )
             cpu.append(reads.run(side, read)["cpu_of"]["worker"])
         tasks = [FEW // records for records in IN_TASK]
         return Sample(value=1000 * (cpu[1] - cpu[0]) / (tasks[1] - tasks[0]))
@@ -220,36 +226,43 @@ def _in_tasks(context: Context, side: Side, reads: Reads) -> None:
 # -- a query that goes on -----------------------------------------------------------------------------
 
 
-def _lived(context: Context, sides: Mapping[str, Side], reads: Reads) -> None:
+def _measure_queries(context: Context, sides: Mapping[str, Side], reads: ReadRunner) -> None:
     """Queries from their start to their end, in turns: each gives a sample of several cases."""
     contenders: dict[str, Side] = {**sides, NOTHING: sides[OURS]}
     measures = {
-        name: partial(_live, context, name, side, reads) for name, side in contenders.items()
+        name: partial(_run_query, context, name, side, reads) for name, side in contenders.items()
     }
     title = f"{IDLE}, and with {RATE:,} records/s"
-    taken = context.compare(title, measures, context.scale.side_rounds, warm_up=False)
+    samples = context.compare(title, measures, context.scale.side_rounds, warm_up=False)
     for case, unit in UNITS.items():
         for name in contenders:
-            if (case, name) in taken:
-                context.add(case, name, unit, taken[case, name])
+            if (case, name) in samples:
+                context.add(case, name, unit, samples[case, name])
 
 
-def _live(context: Context, name: str, side: Side, reads: Reads) -> dict[Part, Sample]:
+def _run_query(context: Context, name: str, side: Side, reads: ReadRunner) -> dict[Part, Sample]:
     seconds = {"full": 10.0, "quick": 6.0, "smoke": 1.0}[context.scale.name]
     many = 0 if name == NOTHING else round(RATE * seconds)
     warm = int(many * WARM_SHARE)
     topic = context.new_topic(side.peer, PARTITIONS)
-    given = {"topic": topic, "count": many, "rate": RATE, "size": SIZE, "linger": 0.0, "warm": warm}
+    parameters = {
+        "topic": topic,
+        "count": many,
+        "rate": RATE,
+        "size": SIZE,
+        "linger": 0.0,
+        "warm": warm,
+    }
     query: dict[str, Any] = {"format": "nothing", "options": {}, "schema": "", "avro": ""}
     if name != NOTHING:
         side.topics["live"] = topic
-        query = {"format": side.format, **reads.case(side, Read(topic="live"))}
-    with side.server.client("produce", program="paced", **given) as producer:
+        query = {"format": side.format, **reads.case(side, ReadCase(topic="live"))}
+    with side.server.client("produce", program="paced", **parameters) as producer:
         producer.wait_ready()  # which has written a record to every partition
         side.session.go(
             json.dumps({"do": "live", **query, "seconds": seconds, "count": many, "warm": warm})
         )
-        idle = side.session.hear("idle", PATIENCE)
+        idle = side.session.wait_for_event("idle", PATIENCE)
         producer.go()
         sent = producer.wait_done()
         ended = side.session.wait_done()
@@ -262,13 +275,13 @@ def _samples(
 ) -> dict[str, Sample]:
     """By case, of what the session reported when it was idle and at its end, and the producer."""
 
-    def share(*kinds: str) -> float:
+    def cpu_percent(*kinds: str) -> float:
         return 100 * sum(float(idle["cpu_of"][kind]) for kind in kinds) / float(idle["seconds"])
 
-    facts = {READER: share("reader"), "JVM %": share("JVM")}
+    facts = {READER: cpu_percent("reader"), "JVM %": cpu_percent("JVM")}
     samples = {
         FIRST_ROW: Sample(value=ended["first_row"]),
-        IDLE: Sample(value=share("reader", "JVM", "application"), facts=facts),
+        IDLE: Sample(value=cpu_percent("reader", "JVM", "application"), facts=facts),
     }
     if lags := ended["lags"]:
         late = {name: (lag - sent["begun"]) / 1e6 for name, lag in lags.items()}
@@ -287,13 +300,13 @@ def _samples(
 def _judge(results: Results) -> None:
     for case, times in ((STREAM, 1.5), (SMALL, 1.5), (BATCH, 1.5), (TYPED, 1.5), (SINK, 2.0)):
         results.judge(case, results.find(case, OURS), results.find(case, KAFKA), times=times)
-    if (whole := results.find(STREAM, OURS)) is not None:
-        used = whole.facts["client CPU"] + whole.facts["server CPU"]
+    if (cell := results.find(STREAM, OURS)) is not None:
+        used = cell.facts["client CPU"] + cell.facts["server CPU"]
         results.limit(f"{STREAM}: CPU of client and server", used, 1.3, "s/M records")
     for case in (STREAM, BATCH):
-        whole, column = results.find(case, OURS), results.find(case, COLUMN)
-        if whole is not None:
-            results.judge(f"{case}, one column by .schema", column, whole, times=1.25)
+        cell, column = results.find(case, OURS), results.find(case, COLUMN)
+        if cell is not None:
+            results.judge(f"{case}, one column by .schema", column, cell, times=1.25)
     for case in (STREAM, BATCH, TYPED):
         if (read := results.find(case, OURS)) is not None:
             text = f"{case}: worker, resident"
@@ -307,9 +320,9 @@ def _judge_life(results: Results) -> None:
     if idle is not None and no_work is not None:
         more = idle.facts[READER] - no_work.facts[READER]
         results.limit(f"{IDLE}: process of the source, beyond {NOTHING}", more, 0.3, UNITS[IDLE])
-    begun, at_once = results.find(FIRST_ROW, OURS), results.find(FIRST_ROW, NOTHING)
-    if begun is not None and at_once is not None:
-        more = begun.median - at_once.median
+    first_row, baseline = results.find(FIRST_ROW, OURS), results.find(FIRST_ROW, NOTHING)
+    if first_row is not None and baseline is not None:
+        more = first_row.median - baseline.median
         results.limit(f"{FIRST_ROW}, beyond {NOTHING}", more, 1.0, "s")
     if (late := results.find(LATENCY, OURS)) is not None:
         results.judge(f"{LATENCY}: median", late, wanted=500.0, better="lower")

@@ -17,7 +17,7 @@ from benchmarks.harness import Context, Part, Sample, WrongCount, rate_of
 from benchmarks.peers import kafka_tools
 from benchmarks.peers.kafka import KafkaServer
 from benchmarks.programs import Outcome
-from benchmarks.records import SetName, as_lines
+from benchmarks.records import SetName, write_lines
 from folkmoot.producers.appender import IMPLEMENTATION
 
 TITLE: Final = "Throughput: records a second, one producer or one consumer"
@@ -130,18 +130,18 @@ def run(context: Context) -> None:
     shorter = {"smoke": 1, "quick": 2}
     paces: dict[str, float] = {}
     for number, (case, contenders) in enumerate(CASES[: shorter.get(context.scale.name)]):
-        there = {
+        present = {
             each.name: partial(_once, context, case, each, paces)
             for each in contenders
             if context.has(each.peer)
         }
         rounds = context.scale.rounds if case.has_target else context.scale.spare_rounds
         # The servers are warm after the first case; each client process is new in any case.
-        taken = context.compare(case.text, there, rounds, warm_up=number == 0)
+        samples_by_part = context.compare(case.text, present, rounds, warm_up=number == 0)
         for verb in ("produce", "consume"):
-            for (what, who), samples in taken.items():
-                if what.startswith(verb):
-                    context.add(what, who, "records/s", samples)
+            for (case_name, producer), samples in samples_by_part.items():
+                if case_name.startswith(verb):
+                    context.add(case_name, producer, "records/s", samples)
     throughput_summary.add(results, CASES[0][0].text)
 
 
@@ -165,7 +165,7 @@ def _once(
         assert isinstance(server, KafkaServer)
         lines = context.work / f"{case.records}.lines"
         if not lines.exists():
-            as_lines(records, lines, kafka_tools.VALUES)
+            write_lines(records, lines, kafka_tools.VALUES)
         written = kafka_tools.produce(server, topic, count, case.compression, lines)
         keys = 0
     else:
@@ -190,10 +190,10 @@ def _once(
 
 def _count(context: Context, case: Case, peer: str, pace: float | None = None) -> int:
     """How many records take the wanted time, at the pace that was seen or at what is expected."""
-    share = 100 / BYTES[case.records] if peer != "nats" else 1
-    most = EXPECTED[peer] * context.scale.seconds * share
-    wanted = most if pace is None else pace * context.scale.seconds * share
-    return max(LEAST, int(min(most, max(wanted, most * LEAST_SHARE))))
+    factor = 100 / BYTES[case.records] if peer != "nats" else 1
+    most = EXPECTED[peer] * context.scale.seconds * factor
+    target = most if pace is None else pace * context.scale.seconds * factor
+    return max(LEAST, int(min(most, max(target, most * LEAST_SHARE))))
 
 
 def _check(name: str, read: Outcome, count: int, value_bytes: int) -> None:

@@ -69,12 +69,12 @@ def draw_bars(axes: Axes, chart: Chart) -> None:
     names = [each["name"] for each in chart["series"]] if several else chart["groups"]
     colours = colours_of(names)
     row, middles = 0.0, []
-    for place in range(len(chart["groups"])):
+    for position in range(len(chart["groups"])):
         first = row
         for number, series in enumerate(chart["series"]):
             for point, (x, _) in enumerate(series["points"]):
-                if x == place:
-                    draw_bar(axes, row, series, point, colours[number if several else place])
+                if x == position:
+                    draw_bar(axes, row, series, point, colours[number if several else position])
                     row += 1
         middles.append((first + row - 1) / 2)
         row += GAP
@@ -99,8 +99,8 @@ def draw_lines(axes: Axes, chart: Chart) -> None:
     """Series over two axes; groups may name the places on the x axis."""
     colours = colours_of(each["name"] for each in chart["series"])
     for series, colour in zip(chart["series"], colours, strict=True):
-        places, values = [x for x, _ in series["points"]], [y for _, y in series["points"]]
-        axes.plot(places, values, "o-", color=colour, label=series["name"])
+        positions, values = [x for x, _ in series["points"]], [y for _, y in series["points"]]
+        axes.plot(positions, values, "o-", color=colour, label=series["name"])
     axes.set_xscale("log" if chart["log_x"] else "linear")
     axes.set_yscale("log" if chart["log_y"] else "linear")
     axes.grid(axis="y", color="0.9")

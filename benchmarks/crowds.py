@@ -16,12 +16,12 @@ from folkmoot.coordination.zookeeper.operations import Get, Node
 OURS: Final = "Folkmoot"
 MEMBERS: Final = (25, 50, 100)
 LARGE: Final = 1_000
-REST: Final = 20.0
-SHARE: Final = 10
+IDLE_TIME: Final = 20.0
+PARTITIONS_PER_MEMBER: Final = 10
 PROCESSES: Final = 10
 COMMIT_PARTITIONS: Final = 1_000
 COMMITS: Final = 20
-LOOK_EVERY: Final = 0.25
+POLL_INTERVAL: Final = 0.25
 PATIENCE: Final = 60.0
 PER_MEMBER: Final = "per member"
 
@@ -54,42 +54,42 @@ def _crowd(context: Context, members: int, processes: int, *, bare: bool = False
     `bare` members have no consumers: so many fit on one machine. They are also counted at rest.
     """
     server = context.server("folkmoot")
-    partitions = members * SHARE
+    partitions = members * PARTITIONS_PER_MEMBER
     topic = context.new_topic("folkmoot", partitions)
     group = f"crowd-{topic}"
     case = f"{members:,} members, {partitions:,} partitions"
-    context.say(f"-- {case}")
+    context.print_status(f"-- {case}")
     with all_ready(
         server.client(
             "members" if bare else "crowd",
             program="folkmoot_crowd",
             topic=topic,
             group=group,
-            members=len(range(place, members, processes)),
+            members=len(range(index, members, processes)),
         )
-        for place in range(processes)
+        for index in range(processes)
     ) as programs:
-        begun = time.monotonic()
+        started_at = time.monotonic()
         for program in programs:
             program.go()
-        took = _settled(programs, members, partitions) - begun
+        took = _wait_until_settled(programs, members, partitions) - started_at
         plans = _plans(server, group)
-        idle = _requests_at_rest(programs) / members if bare else 0.0
+        idle = _idle_request_rate(programs) / members if bare else 0.0
         before = _requests(programs)
-        leaves = time.monotonic()
+        leave_time = time.monotonic()
         programs[0].go("leave")
-        programs[0].hear("standing", PATIENCE)
-        served = _settled(programs, members - 1, partitions) - leaves
+        programs[0].wait_for_event("standing", PATIENCE)
+        served = _wait_until_settled(programs, members - 1, partitions) - leave_time
         requests = _requests(programs) - before
-        left_plans = _plans(server, group) - plans
+        plans_after_leave = _plans(server, group) - plans
         for program in programs:
             program.go("end")
         for program in programs:
             program.wait_done()
     server.delete_topic(topic)
     cost = requests / members
-    facts = {PER_MEMBER: cost, "plans": left_plans, "stable after, s": served}
-    context.say(
+    facts = {PER_MEMBER: cost, "plans": plans_after_leave, "stable after, s": served}
+    context.print_status(
         f"   stable after {took:.2f} s, {plans} plans; one leaves: {cost:.1f} per member, {served:.2f} s"
     )
     _add(context, f"cold start of {case}", "s", Sample(value=took, facts={"plans": plans}))
@@ -114,35 +114,35 @@ def _add(context: Context, case: str, unit: str, sample: Sample) -> None:
     context.add(case, OURS, unit, [sample])
 
 
-def _requests_at_rest(programs: Sequence[Program]) -> float:
+def _idle_request_rate(programs: Sequence[Program]) -> float:
     """Reads and writes in a second of all members together."""
-    begun, before = time.monotonic(), _requests(programs)
-    time.sleep(REST)
-    return (_requests(programs) - before) / (time.monotonic() - begun)
+    started_at, before = time.monotonic(), _requests(programs)
+    time.sleep(IDLE_TIME)
+    return (_requests(programs) - before) / (time.monotonic() - started_at)
 
 
-def _settled(programs: Sequence[Program], members: int, partitions: int) -> float:
+def _wait_until_settled(programs: Sequence[Program], members: int, partitions: int) -> float:
     """When the last partition was given, once all members have a fair share."""
     deadline = time.monotonic() + PATIENCE
-    shares: list[int] = []
+    owned_counts: list[int] = []
     while time.monotonic() < deadline:
-        found = _standing(programs)
-        shares = [share for each in found for share in each["shares"]]
-        whole = len(shares) == members and sum(shares) == partitions
-        if whole and max(shares) - min(shares) <= 1:
+        found = _member_states(programs)
+        owned_counts = [owned_count for each in found for owned_count in each["shares"]]
+        is_complete = len(owned_counts) == members and sum(owned_counts) == partitions
+        if is_complete and max(owned_counts) - min(owned_counts) <= 1:
             return float(max(each["changed"] for each in found))
-        time.sleep(LOOK_EVERY)
-    raise ProgramFailed(f"{members} members did not settle within {PATIENCE:g} s: {shares}")
+        time.sleep(POLL_INTERVAL)
+    raise ProgramFailed(f"{members} members did not settle within {PATIENCE:g} s: {owned_counts}")
 
 
 def _requests(programs: Sequence[Program]) -> int:
-    return sum(each["requests"] for each in _standing(programs))
+    return sum(each["requests"] for each in _member_states(programs))
 
 
-def _standing(programs: Sequence[Program]) -> list[dict[str, Any]]:
+def _member_states(programs: Sequence[Program]) -> list[dict[str, Any]]:
     for program in programs:
         program.go("tell")
-    return [program.hear("standing", PATIENCE) for program in programs]
+    return [program.wait_for_event("standing", PATIENCE) for program in programs]
 
 
 def _plans(server: Server, group: str) -> int:
@@ -158,8 +158,8 @@ def _commits(context: Context, partitions: int) -> None:
     case = f"commit of {partitions:,} partitions"
     server = context.server("folkmoot")
     topic = context.new_topic("folkmoot", partitions)
-    given = {"topic": topic, "group": f"commit-{topic}", "partitions": partitions}
-    with server.client("commit", program="folkmoot_crowd", times=COMMITS, **given) as program:
+    parameters = {"topic": topic, "group": f"commit-{topic}", "partitions": partitions}
+    with server.client("commit", program="folkmoot_crowd", times=COMMITS, **parameters) as program:
         program.wait_ready()
         program.go()
         report = program.wait_done()
@@ -168,5 +168,5 @@ def _commits(context: Context, partitions: int) -> None:
     facts = {"slowest": max(took), "client CPU, ms": 1000 * report["cpu"]}
     sample = Sample(value=median(took), facts=facts)
     _add(context, case, "ms", sample)
-    context.say(f"-- {case}: {sample.value:.0f} ms, the slowest {max(took):.0f}")
+    context.print_status(f"-- {case}: {sample.value:.0f} ms, the slowest {max(took):.0f}")
     context.results.limit(f"groups: {case}", sample.value, 100, "ms")

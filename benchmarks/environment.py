@@ -58,8 +58,8 @@ class Unavailable(Exception):
 def peer_python() -> str:
     """The Python that has the peers' clients, and the library that draws. Raises Unavailable."""
     options = ["--require-hashes", "-r", str(REQUIREMENTS)]
-    wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
-    return _python("venv", str(REQUIREMENTS.relative_to(ROOT)), options, wanted)
+    digest = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
+    return _python("venv", str(REQUIREMENTS.relative_to(ROOT)), options, digest)
 
 
 def kafka_jars() -> Path:
@@ -74,22 +74,22 @@ def kafka_spark() -> tuple[str, Path]:
     return _python("spark-venv", requirement, [requirement], SPARK_VERSION), jars
 
 
-def _python(name: str, what: str, options: Sequence[str], wanted: str) -> str:
-    """An environment with what pip installs by `options`, made anew when `wanted` is another."""
+def _python(name: str, label: str, options: Sequence[str], expected: str) -> str:
+    """An environment with what pip installs by `options`, made anew when `expected` is another."""
     folder = BENCH / name
     python, stamp = folder / "bin" / "python", folder / "installed"
-    if not _has(stamp, wanted):
+    if not _has(stamp, expected):
         shutil.rmtree(folder, ignore_errors=True)
-        print(f"installing {what} into {folder.relative_to(ROOT)}", flush=True)
+        print(f"installing {label} into {folder.relative_to(ROOT)}", flush=True)
         _do([sys.executable, "-m", "venv", str(folder)], "making an environment failed")
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        _do([*pip, *options], f"installing {what} failed")
-        stamp.write_text(wanted)
+        _do([*pip, *options], f"installing {label} failed")
+        stamp.write_text(expected)
     return str(python)
 
 
-def _jars(name: str, title: str, wanted: Sequence[tuple[str, str, str]]) -> Path:
-    dependencies = "\n".join(_DEPENDENCY.format(*each) for each in wanted)
+def _jars(name: str, title: str, artifacts: Sequence[tuple[str, str, str]]) -> Path:
+    dependencies = "\n".join(_DEPENDENCY.format(*each) for each in artifacts)
     pom = _POM.format(name=name, dependencies=dependencies)
     folder = BENCH / name
     jars, stamp = folder / "jars", folder / "installed"
@@ -107,8 +107,8 @@ def _jars(name: str, title: str, wanted: Sequence[tuple[str, str, str]]) -> Path
     return jars
 
 
-def _has(stamp: Path, wanted: str) -> bool:
-    return stamp.is_file() and stamp.read_text() == wanted
+def _has(stamp: Path, expected: str) -> bool:
+    return stamp.is_file() and stamp.read_text() == expected
 
 
 def debian_program(program: str, package: str) -> str:
@@ -135,7 +135,7 @@ def _which(program: str) -> str | None:
 def _do(command: Sequence[str], failure: str) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -146,12 +146,12 @@ def _do(command: Sequence[str], failure: str) -> None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"{failure}: {error}") from error
-    if done.returncode != 0:
-        lines = done.stdout.decode(errors="replace").strip().splitlines()[-5:]
+    if result.returncode != 0:
+        lines = result.stdout.decode(errors="replace").strip().splitlines()[-5:]
         raise Unavailable(f"{failure}, {command[0]} ended with: {' | '.join(lines) or 'nothing'}")
 
 
-def installed(python: str, packages: Sequence[str]) -> dict[str, str]:
+def installed_versions(python: str, packages: Sequence[str]) -> dict[str, str]:
     """The versions that an environment has of some packages."""
     code = "import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]), sep='\\n')"
     command = [python, "-c", code, *packages]
@@ -161,6 +161,6 @@ def installed(python: str, packages: Sequence[str]) -> dict[str, str]:
 
 def version_of(*command: str) -> str:
     """The first number with a dot in a program's output."""
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = re.search(r"\d+\.[\d.]*\d", done.stdout + done.stderr)
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = re.search(r"\d+\.[\d.]*\d", result.stdout + result.stderr)
     return found[0] if found else "unknown"

@@ -53,7 +53,7 @@ SMOKE: Final = Scale(name="smoke", rounds=1, seconds=0.01, warm_up=False)
 SEED: Final = 4
 
 # Records sent and read by a server that is slow until it has compiled itself.
-WORK_IN: Final = 300_000
+JIT_WARM_UP_RECORDS: Final = 300_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,12 +109,12 @@ class Context:
             self._servers[peer] = server
             server.start()
             if server.compiles_as_it_runs:
-                self._work_in(server, peer)
+                self._warm_up_jit(server, peer)
         return self._servers[peer]
 
-    def _work_in(self, server: Server, peer: str) -> None:
+    def _warm_up_jit(self, server: Server, peer: str) -> None:
         """Has a new server do what it will be measured at, besides the rounds that do not count."""
-        records = self.records.get("small", WORK_IN)
+        records = self.records.get("small", JIT_WARM_UP_RECORDS)
         topic = self.new_topic(peer, 12)
         server.produce(topic, records.path, records.count)
         server.consume(topic, records.count, "consume", 0)
@@ -131,20 +131,20 @@ class Context:
         self.server(peer).create_topic(topic, partitions)
         return topic
 
-    def say(self, text: str) -> None:
+    def print_status(self, text: str) -> None:
         print(text, flush=True)
 
-    def attempt(self, what: str, measure: Callable[[], T]) -> T | None:
+    def attempt(self, label: str, measure: Callable[[], T]) -> T | None:
         """A measurement that may fail: a long run continues without it, and reports it at its end."""
         try:
             return measure()
         except Exception as error:
             traceback.print_exc()
             lines = str(error).strip().splitlines() or [""]
-            self.results.failed.append(f"{what}: {type(error).__name__}: {lines[0]}")
+            self.results.failed.append(f"{label}: {type(error).__name__}: {lines[0]}")
             return None
 
-    def turns(
+    def rotation(
         self, names: Sequence[str], rounds: int | None = None, *, warm_up: bool = True
     ) -> Iterator[str]:
         """The next contender, round after round, each in another order; see `is_warming_up`."""
@@ -166,17 +166,17 @@ class Context:
         warm_up: bool = True,
     ) -> dict[Part, list[Sample]]:
         """Measures all contenders in turn; → the samples that count, by what each is of."""
-        taken: dict[Part, list[Sample]] = {}
-        self.say(f"-- {title}")
-        for name in self.turns(list(contenders), rounds, warm_up=warm_up):
+        samples_by_part: dict[Part, list[Sample]] = {}
+        self.print_status(f"-- {title}")
+        for name in self.rotation(list(contenders), rounds, warm_up=warm_up):
             found = self.attempt(f"{title}, {name}", contenders[name])
             for part, sample in (found or {}).items():
                 mark = " (warm-up)" if self.is_warming_up else ""
-                what = part[1] if part[0] == title else ", ".join(part)
-                self.say(f"   {what}: {sample.value:,.4g}{mark}")
+                label = part[1] if part[0] == title else ", ".join(part)
+                self.print_status(f"   {label}: {sample.value:,.4g}{mark}")
                 if not self.is_warming_up:
-                    taken.setdefault(part, []).append(sample)
-        return taken
+                    samples_by_part.setdefault(part, []).append(sample)
+        return samples_by_part
 
     def alternate(
         self,
@@ -190,12 +190,12 @@ class Context:
     ) -> list[Cell]:
         """Measures all contenders in turn in one case, and adds a cell of each."""
 
-        def labelled(name: str) -> dict[Part, Sample]:
+        def measure_case(name: str) -> dict[Part, Sample]:
             return {(case, name): contenders[name]()}
 
-        measures = {name: partial(labelled, name) for name in contenders}
-        taken = self.compare(case, measures, rounds, warm_up=warm_up)
-        found = [(name, taken.get((case, name))) for name in contenders]
+        measures = {name: partial(measure_case, name) for name in contenders}
+        samples_by_part = self.compare(case, measures, rounds, warm_up=warm_up)
+        found = [(name, samples_by_part.get((case, name))) for name in contenders]
         return [self.add(case, name, unit, each, better) for name, each in found if each]
 
     def add(

@@ -42,7 +42,7 @@ def commit() -> str:
     """Of the tree that is measured."""
     command = ["git", "describe", "--always", "--dirty"]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return done.stdout.strip()
+    return result.stdout.strip()

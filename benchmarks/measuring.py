@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-LOOK_EVERY: Final = 0.05
+POLL_INTERVAL: Final = 0.05
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _CPUCLOCK_SCHED: Final = 2
 
@@ -106,7 +106,7 @@ def _status(pid: int) -> dict[str, str]:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return {}
-    return {name: rest for name, _, rest in (line.partition(":") for line in lines)}
+    return {name: value for name, _, value in (line.partition(":") for line in lines)}
 
 
 def _kib(status: Mapping[str, str], name: str) -> int:
@@ -126,7 +126,7 @@ class Usage:
         self.first: dict[str, Memory] = {}
         self._pids = dict(pids)
         self._before: dict[str, float] = {}
-        self._done = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="usage", daemon=True)
 
     def start(self) -> None:
@@ -136,11 +136,11 @@ class Usage:
         self._before = {name: cpu_seconds(pid) for name, pid in self._pids.items()}
 
     def stop(self) -> None:
-        if self._done.is_set():
+        if self._stopped.is_set():
             return
         for name, pid in self._pids.items():
             self.cpu[name] = cpu_seconds(pid) - self._before[name]
-        self._done.set()
+        self._stopped.set()
         self._thread.join()
 
     def __enter__(self) -> Self:
@@ -152,7 +152,7 @@ class Usage:
 
     def _watch(self) -> None:
         while True:
-            ended = self._done.wait(LOOK_EVERY)
+            ended = self._stopped.wait(POLL_INTERVAL)
             for name, pid in self._pids.items():
                 self.peaks[name] = self.peaks[name].largest(memory(pid))
             if ended:

@@ -27,7 +27,7 @@ class ProgramFailed(Exception):
     """A program ended early, or with an error."""
 
 
-class NotInTime(ProgramFailed):
+class ProgramTimeout(ProgramFailed):
     """It still runs, and did not report in time."""
 
 
@@ -88,9 +88,9 @@ class Program:
 
     def start(self) -> None:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", **self._environment}
-        self._process = _started(self.command, self.log, environment)
+        self._process = _start_process(self.command, self.log, environment)
 
-    def hear(self, event: str, timeout: float) -> dict[str, Any]:
+    def wait_for_event(self, event: str, timeout: float) -> dict[str, Any]:
         """The facts of the next line that reports `event`; other lines are passed over."""
         deadline = time.monotonic() + timeout
         while True:
@@ -103,7 +103,7 @@ class Program:
                 return report
 
     def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
-        self.hear("ready", timeout)
+        self.wait_for_event("ready", timeout)
 
     def go(self, word: str = "go") -> None:
         stdin = self._running().stdin
@@ -115,7 +115,7 @@ class Program:
             raise self._failure("ended before its start") from error
 
     def wait_done(self, timeout: float = DONE_TIMEOUT) -> dict[str, Any]:
-        return self.hear("done", timeout)
+        return self.wait_for_event("done", timeout)
 
     def stop(self) -> None:
         """Waits a little for it to end by itself, which it does when its standard input ends."""
@@ -159,26 +159,26 @@ class Program:
             raise ProgramFailed(f"{self.command} was not started")
         return self._process
 
-    def _line(self, deadline: float, wanted: str) -> bytes:
+    def _line(self, deadline: float, event: str) -> bytes:
         stdout: IO[bytes] | None = self._running().stdout
         assert stdout is not None
         poller = select.poll()
         poller.register(stdout, select.POLLIN)
         while b"\n" not in self._received:
-            left = deadline - time.monotonic()
-            if left <= 0 or not poller.poll(left * 1000):
-                raise NotInTime(*self._failure(f"did not report {wanted!r} in time").args)
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not poller.poll(remaining * 1000):
+                raise ProgramTimeout(*self._failure(f"did not report {event!r} in time").args)
             more = os.read(stdout.fileno(), 65536)
             if not more:
-                raise self._failure(f"ended before {wanted!r}")
+                raise self._failure(f"ended before {event!r}")
             self._received += more
         line, _, self._received = self._received.partition(b"\n")
         return line
 
-    def _failure(self, what: str) -> ProgramFailed:
+    def _failure(self, reason: str) -> ProgramFailed:
         end = self.log.read_text(errors="replace")[-LAST_CHARACTERS:].strip()
         name = " ".join(self.command)[-300:]
-        return ProgramFailed(f"{name} {what}; its log {self.log} ends:\n{end}")
+        return ProgramFailed(f"{name} {reason}; its log {self.log} ends:\n{end}")
 
 
 @contextmanager
@@ -198,14 +198,14 @@ def go_together(programs: Sequence[Program]) -> list[dict[str, Any]]:
     return [program.wait_done() for program in programs]
 
 
-def _started(
+def _start_process(
     command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     """A process that dies with this one, and writes its errors to `log`."""
-    tied = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *command]
+    argv = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *command]
     with log.open("ab") as errors:
         return subprocess.Popen(
-            tied,
+            argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -239,7 +239,7 @@ def run_tool(
 
     All of its life counts, also its start. Only from the main thread: see Program.
     """
-    process = _started(command, log)
+    process = _start_process(command, log)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.close()

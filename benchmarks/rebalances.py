@@ -22,15 +22,15 @@ INTERVAL: Final = 0.02
 SIZE: Final = 100
 COMMIT_INTERVAL: Final = 1.0
 SESSION_TIMEOUT: Final = 6.0
-LOOK_EVERY: Final = 0.1
-REST: Final = 1.5
+POLL_INTERVAL: Final = 0.1
+CALM_TIME: Final = 1.5
 """Without an event, before one; and watched behind it, once everybody has a share."""
 SILENCE: Final = 1.0
 """A partition that has delivered nothing for so long is not served."""
 PATIENCE: Final = 30.0
 
 
-class Seen(NamedTuple):
+class MemberDelivery(NamedTuple):
     """A delivery, and to whom."""
 
     at: float
@@ -56,14 +56,14 @@ class Change:
     """Records delivered to the old and to the new owner."""
 
 
-def judge(seen: Sequence[Seen], at: float, until: float) -> Change:
+def judge(deliveries: Sequence[MemberDelivery], at: float, until: float) -> Change:
     """What came of the event at `at`, by deliveries in the order of their times."""
     before: dict[int, int] = {}
     after: dict[int, int] = {}
-    first: dict[int, Seen] = {}  # of the owner at the end, since the event
+    first: dict[int, MemberDelivery] = {}  # of the owner at the end, since the event
     highest: dict[int, int] = {}  # offset given to the owner before
     touched: set[int] = set()  # also what moved to and fro
-    for each in seen:
+    for each in deliveries:
         if each.at > until:
             break
         if each.at <= at:
@@ -75,14 +75,14 @@ def judge(seen: Sequence[Seen], at: float, until: float) -> Change:
         if after.get(each.partition) != each.member:
             after[each.partition] = each.member
             first[each.partition] = each
-    last = {each.partition: each.at for each in seen if each.at <= until}
+    last = {each.partition: each.at for each in deliveries if each.at <= until}
     silent = {partition for partition in before if last[partition] < until - SILENCE}
     stayed = before.keys() - touched - silent
     waits = [first[each].at - at for each in touched] + [until - at for _ in silent]
     return Change(
         served_again=max(waits, default=0.0),
-        longest_pause=_longest_gap(seen, at - INTERVAL, until, stayed),
-        pause_before=_longest_gap(seen, at - REST, at, before.keys()),
+        longest_pause=_longest_gap(deliveries, at - INTERVAL, until, stayed),
+        pause_before=_longest_gap(deliveries, at - CALM_TIME, at, before.keys()),
         silent=len(silent),
         moved=len(touched),
         twice=sum(max(0, highest.get(each, -1) + 1 - first[each].offset) for each in touched),
@@ -90,12 +90,12 @@ def judge(seen: Sequence[Seen], at: float, until: float) -> Change:
 
 
 def _longest_gap(
-    seen: Sequence[Seen], since: float, until: float, partitions: Iterable[int]
+    deliveries: Sequence[MemberDelivery], since: float, until: float, partitions: Iterable[int]
 ) -> float:
     """In which one of the partitions delivered nothing to anybody."""
     last = dict.fromkeys(partitions, inf)
     longest = 0.0
-    for each in seen:
+    for each in deliveries:
         if each.partition in last and each.at <= until:
             if each.at >= since:
                 longest = max(longest, each.at - last[each.partition])
@@ -106,14 +106,14 @@ def _longest_gap(
 class Group:
     """Member processes and the producer that feeds them. Used as `with`, from the main thread."""
 
-    def __init__(self, server: Server, partitions: int, **given: Any) -> None:
-        self.seen: list[Seen] = []
+    def __init__(self, server: Server, partitions: int, **parameters: Any) -> None:
+        self.deliveries: list[MemberDelivery] = []
         self.members: dict[int, Program] = {}
         self.guardians: dict[int, int | None] = {}
         self._server = server
         self._partitions = partitions
-        self._given = {
-            **given,
+        self._parameters = {
+            **parameters,
             "size": SIZE,
             "interval": INTERVAL,
             "commit_interval": COMMIT_INTERVAL,
@@ -122,7 +122,7 @@ class Group:
         self._stack = ExitStack()
         self._readers: dict[int, DeliveryReader] = {}
         self._last: dict[int, tuple[float, int]] = {}  # delivery of each partition
-        self._looked_at = 0.0
+        self._read_at = 0.0
         self._count = 0
 
     def prepare(self) -> int:
@@ -140,7 +140,7 @@ class Group:
         for number in [self.prepare() for _ in range(members)]:
             self.join(number)
         for number, program in self.members.items():
-            self.guardians[number] = program.hear("joined", PATIENCE)["guardian"]
+            self.guardians[number] = program.wait_for_event("joined", PATIENCE)["guardian"]
         producer = self._program("produce")
         producer.wait_ready()
         producer.go()
@@ -169,24 +169,24 @@ class Group:
 
     def owned(self, number: int) -> list[int]:
         """The partitions that it was the last to be given records of."""
-        self._look()
+        self._read_logs()
         return [partition for partition, (_, owner) in self._last.items() if owner == number]
 
-    def share(self, number: int) -> int:
+    def owned_count(self, number: int) -> int:
         return len(self.owned(number))
 
-    def given(self, number: int) -> dict[int, int]:
+    def delivered_offsets(self, number: int) -> dict[int, int]:
         """The offset behind the last record that it was given, of each partition."""
-        self._look()
-        mine = [each for each in self.seen if each.member == number]
-        return {each.partition: each.offset + 1 for each in sorted(mine)}
+        self._read_logs()
+        delivered = [each for each in self.deliveries if each.member == number]
+        return {each.partition: each.offset + 1 for each in sorted(delivered)}
 
     def watch(self, seconds: float) -> None:
         """Let time pass."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            time.sleep(LOOK_EVERY)
-            self._look()
+            time.sleep(POLL_INTERVAL)
+            self._read_logs()
 
     def settle(self, since: float) -> float:
         """Until all partitions are served, everybody has a share, and nothing moves any more.
@@ -198,15 +198,15 @@ class Group:
         deadline = time.monotonic() + PATIENCE
         calm_since = time.monotonic()
         owners: dict[int, int] = {}
-        while not owners or time.monotonic() < calm_since + REST:
+        while not owners or time.monotonic() < calm_since + CALM_TIME:
             if time.monotonic() > deadline:
                 break
-            self.watch(LOOK_EVERY)
+            self.watch(POLL_INTERVAL)
             found = self._owners(since)
             if found != owners:
                 owners, calm_since = found, time.monotonic()
-        self.seen.sort()
-        return self._looked_at
+        self.deliveries.sort()
+        return self._read_at
 
     def __enter__(self) -> Self:
         return self
@@ -215,17 +215,17 @@ class Group:
         self._stack.__exit__(*error)
 
     def _program(self, verb: str, **more: Any) -> Program:
-        program = self._server.client(verb, program="members", **self._given, **more)
+        program = self._server.client(verb, program="members", **self._parameters, **more)
         return self._stack.enter_context(program)
 
     def _log(self, number: int) -> Path:
-        return self._server.directory / f"{self._given['group']}-{number}.deliveries"
+        return self._server.directory / f"{self._parameters['group']}-{number}.deliveries"
 
-    def _look(self) -> None:
-        self._looked_at = time.monotonic()
+    def _read_logs(self) -> None:
+        self._read_at = time.monotonic()
         for number, reader in self._readers.items():
-            for at, partition, offset in reader.more():
-                self.seen.append(Seen(at, number, partition, offset))
+            for at, partition, offset in reader.read_new():
+                self.deliveries.append(MemberDelivery(at, number, partition, offset))
                 self._last[partition] = max(self._last.get(partition, (0.0, 0)), (at, number))
 
     def _owners(self, since: float) -> dict[int, int]:
@@ -236,5 +236,5 @@ class Group:
             for partition, (at, member) in self._last.items()
             if member in self.members and at >= least
         }
-        whole = len(found) == self._partitions and set(found.values()) == set(self.members)
-        return found if whole else {}
+        is_complete = len(found) == self._partitions and set(found.values()) == set(self.members)
+        return found if is_complete else {}

@@ -53,42 +53,42 @@ class RecordSets:
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder = folder
         self._seed = seed
-        self._made: dict[tuple[SetName, int], RecordSet] = {}
+        self._sets: dict[tuple[SetName, int], RecordSet] = {}
 
     def get(self, name: SetName, count: int) -> RecordSet:
         """A set of that many records, or as many as there are flights."""
         if name == "flights":
             count = min(count, FLIGHTS)
-        made = self._made.get((name, count))
-        if made is None:
-            made = self._made[name, count] = self._make(name, count)
-        return made
+        record_set = self._sets.get((name, count))
+        if record_set is None:
+            record_set = self._sets[name, count] = self._create(name, count)
+        return record_set
 
-    def _make(self, name: SetName, count: int) -> RecordSet:
+    def _create(self, name: SetName, count: int) -> RecordSet:
         random = np.random.default_rng(self._seed)
-        keys, values = _MAKERS[name](random, count)
+        keys, values = _GENERATORS[name](random, count)
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{name}-{count}"
         write_columns(path, keys, values)
         return RecordSet(name, path, count)
 
 
-def as_lines(records: RecordSet, path: Path, most: int) -> Path:
+def write_lines(records: RecordSet, path: Path, most: int) -> Path:
     """The first values, one a line, as Kafka's own tool reads them."""
     _, values = read_columns(records.path, min(most, records.count))
     path.write_bytes(b"\n".join(values) + b"\n")
     return path
 
 
-def _some_keys(random: np.random.Generator, count: int) -> list[bytes]:
+def _random_keys(random: np.random.Generator, count: int) -> list[bytes]:
     return [b"user-%04d" % number for number in random.integers(0, KEYS, count).tolist()]
 
 
 def _hexadecimal(random: np.random.Generator, count: int, width: int) -> list[bytes]:
     digits: NDArray[np.uint8] = np.frombuffer(b"0123456789abcdef", np.uint8)
     table = digits[random.integers(0, 16, (count, width), dtype=np.uint8)]
-    whole = table.tobytes()
-    return [whole[start : start + width] for start in range(0, count * width, width)]
+    joined = table.tobytes()
+    return [joined[start : start + width] for start in range(0, count * width, width)]
 
 
 def _small(random: np.random.Generator, count: int) -> tuple[list[bytes], list[bytes]]:
@@ -105,7 +105,7 @@ def _small(random: np.random.Generator, count: int) -> tuple[list[bytes], list[b
             )
         )
     ]
-    return _some_keys(random, count), values
+    return _random_keys(random, count), values
 
 
 def _unique(random: np.random.Generator, count: int) -> tuple[list[bytes], list[bytes]]:
@@ -116,15 +116,15 @@ def _unique(random: np.random.Generator, count: int) -> tuple[list[bytes], list[
 
 def _large(random: np.random.Generator, count: int) -> tuple[list[bytes], list[bytes]]:
     words = [word.encode() for word in _WORDS]
-    chosen = random.integers(0, len(words), (count, 90)).tolist()
+    word_indexes = random.integers(0, len(words), (count, 90)).tolist()
     values = []
-    for number, (unique, picks) in enumerate(
-        zip(_hexadecimal(random, count, 320), chosen, strict=True)
+    for number, (unique, indexes) in enumerate(
+        zip(_hexadecimal(random, count, 320), word_indexes, strict=True)
     ):
-        text = b" ".join([words[pick] for pick in picks])
+        text = b" ".join([words[index] for index in indexes])
         head = b'{"id":"%b","n":%08d,"text":"' % (unique, number)
         values.append(head + text[: 998 - len(head)].ljust(998 - len(head)) + b'"}')
-    return _some_keys(random, count), values
+    return _random_keys(random, count), values
 
 
 def _flights(_random: np.random.Generator, count: int) -> tuple[list[bytes], list[bytes]]:
@@ -140,8 +140,8 @@ def _flights(_random: np.random.Generator, count: int) -> tuple[list[bytes], lis
     return keys, values
 
 
-_Maker = Callable[[np.random.Generator, int], tuple[list[bytes], list[bytes]]]
-_MAKERS: Final[dict[SetName, _Maker]] = {
+_Generator = Callable[[np.random.Generator, int], tuple[list[bytes], list[bytes]]]
+_GENERATORS: Final[dict[SetName, _Generator]] = {
     "small": _small,
     "unique": _unique,
     "large": _large,

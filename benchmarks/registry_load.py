@@ -25,7 +25,7 @@ SCHEMAS = 100
 CONNECTIONS = 8
 REGISTRARS = 20
 SERVERS = 3
-STOCK = ":.stock:"
+STOCK_CONTEXT = ":.stock:"
 PREFIX = "topic-4"
 PAGE = slice(5_000, 5_100)
 """Of the subjects that begin so."""
@@ -64,17 +64,17 @@ def registrations(zookeeper: str, work: Path, count: int) -> Load:
             server.stop()
 
 
-def stock(session: Session, count: int) -> None:
+def create_subjects(session: Session, count: int) -> None:
     """`count` subjects in a context of their own, `topic-0-value` on, that share one schema.
 
     Written in bulk, as registering each would have left them; those that are there stay.
     """
     with SchemaRegistry(session) as registry:
-        number = registry.register(f"{STOCK}topic-0-value", '"long"').id
-        begun = len(registry.subjects(STOCK))
-    context = parse(STOCK).context
+        number = registry.register(f"{STOCK_CONTEXT}topic-0-value", '"long"').id
+        existing_count = len(registry.subjects(STOCK_CONTEXT))
+    context = parse(STOCK_CONTEXT).context
 
-    def written(names: Sequence[str]) -> Recipe[None]:
+    def create_names(names: Sequence[str]) -> Recipe[None]:
         subject = encode(Subject(versions=(Version(1, number),)))
         writes: list[Create] = []
         for name in names:
@@ -83,36 +83,36 @@ def stock(session: Session, count: int) -> None:
             writes.append(Create(paths.schema_use(context, number, name)))
         yield Multi(tuple(writes))
 
-    names = [f"topic-{n}-value" for n in range(begun, count)]
-    execute_all(session, (written(names[at : at + 200]) for at in range(0, len(names), 200)))
+    names = [f"topic-{n}-value" for n in range(existing_count, count)]
+    execute_all(session, (create_names(names[at : at + 200]) for at in range(0, len(names), 200)))
 
 
-def listed(zookeeper: str) -> float:
+def time_listing(zookeeper: str) -> float:
     """Seconds until a page of the subjects of one prefix is there, in Python."""
     with SchemaRegistry(zookeeper) as registry:
         registry.contexts()  # connected by now
-        begun = time.perf_counter()
-        found = registry.subjects(f"{STOCK}{PREFIX}")[PAGE]
-        took = time.perf_counter() - begun
+        started_at = time.perf_counter()
+        found = registry.subjects(f"{STOCK_CONTEXT}{PREFIX}")[PAGE]
+        elapsed_seconds = time.perf_counter() - started_at
     _check_page(found)
-    return took
+    return elapsed_seconds
 
 
-def listed_over_http(zookeeper: str, work: Path) -> float:
+def time_listing_over_http(zookeeper: str, work: Path) -> float:
     """The same over HTTP, of one server process."""
     page = f"offset={PAGE.start}&limit={PAGE.stop - PAGE.start}"
-    path = f"/subjects?subjectPrefix={STOCK}{PREFIX}&{page}"
+    path = f"/subjects?subjectPrefix={STOCK_CONTEXT}{PREFIX}&{page}"
     with RegistryProcess(work / "registry.log", zookeeper) as server:
         asyncio.run(_once(server.address, _get("/contexts")))
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         found = asyncio.run(_once(server.address, _get(path)))
-        took = time.perf_counter() - begun
+        elapsed_seconds = time.perf_counter() - started_at
     _check_page(found)
-    return took
+    return elapsed_seconds
 
 
 def _check_page(found: Sequence[str]) -> None:
-    if len(found) != PAGE.stop - PAGE.start or not found[0].startswith(f"{STOCK}{PREFIX}"):
+    if len(found) != PAGE.stop - PAGE.start or not found[0].startswith(f"{STOCK_CONTEXT}{PREFIX}"):
         raise RefusedError(f"{len(found)} subjects are not the page that was asked for")
 
 
@@ -137,30 +137,32 @@ async def _drive(
     until: float = float("inf"),
 ) -> Load:
     """Each client sends its next request when it has the answer to the last one."""
-    took: list[float] = []
+    elapsed_seconds: list[float] = []
 
     async def client(server: RegistryProcess, requests: Iterator[bytes]) -> None:
         async with _connection(server.address) as (reader, writer):
             for request in requests:
-                begun = time.perf_counter()
+                started_at = time.perf_counter()
                 writer.write(request)
-                await _answer(reader)
-                took.append(time.perf_counter() - begun)
-                if begun + took[-1] > until:  # only now: to connect may take all of the time
+                await _read_response(reader)
+                elapsed_seconds.append(time.perf_counter() - started_at)
+                if (
+                    started_at + elapsed_seconds[-1] > until
+                ):  # only now: to connect may take all of the time
                     break
 
-    begun = time.perf_counter()
+    started_at = time.perf_counter()
     pairs = zip(cycle(servers), clients, strict=False)
     await asyncio.gather(*(client(server, requests) for server, requests in pairs))
-    elapsed = time.perf_counter() - begun
+    elapsed = time.perf_counter() - started_at
     resident = max(memory(server.pid).resident for server in servers)
-    return Load(len(took) / elapsed, quantiles(took, n=100)[98], resident)
+    return Load(len(elapsed_seconds) / elapsed, quantiles(elapsed_seconds, n=100)[98], resident)
 
 
 async def _once(address: str, request: bytes) -> Any:
     async with _connection(address) as (reader, writer):
         writer.write(request)
-        return json.loads(await _answer(reader))
+        return json.loads(await _read_response(reader))
 
 
 @asynccontextmanager
@@ -176,11 +178,11 @@ async def _connection(
         await writer.wait_closed()
 
 
-async def _answer(reader: asyncio.StreamReader) -> bytes:
+async def _read_response(reader: asyncio.StreamReader) -> bytes:
     """The body of the next answer. Raises RefusedError."""
     head = await reader.readuntil(b"\r\n\r\n")
-    _, _, rest = head.lower().partition(b"content-length: ")
-    body = await reader.readexactly(int(rest.partition(b"\r")[0]))
+    _, _, length = head.lower().partition(b"content-length: ")
+    body = await reader.readexactly(int(length.partition(b"\r")[0]))
     if not head.startswith(b"HTTP/1.1 200 "):
         raise RefusedError(f"{head[:50]!r} {body!r}")
     return body

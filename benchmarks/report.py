@@ -58,7 +58,7 @@ ORDER: Final = (
 Rows = Sequence[Sequence[str]]
 
 
-def place(name: str) -> tuple[int, str]:
+def order_key(name: str) -> tuple[int, str]:
     """Of a scenario among the others."""
     return (ORDER.index(name) if name in ORDER else len(ORDER), name)
 
@@ -70,7 +70,7 @@ def terminal(report: Report) -> str:
         for case, cells in by_case(results.cells):
             lines += ["", case, *_aligned(rows_of(cells))]
         lines += ["", *(f"* {note}" for note in results.notes)]
-        lines += [f"* FAILED: {what}" for what in results.failed]
+        lines += [f"* FAILED: {failure}" for failure in results.failed]
     rows = target_rows(report.scenarios)
     if len(rows) > 1:
         lines += ["", "== What was to be reached", "", *_aligned(rows)]
@@ -83,14 +83,16 @@ def target_rows(scenarios: Iterable[Results]) -> list[list[str]]:
     for target in (target for results in scenarios for target in results.targets):
         unit, bound = target.unit, "≥" if target.better == "higher" else "≤"
         spread = "" if target.spread is None else " – ".join(map(_plain, target.spread, [unit] * 2))
-        beside = "" if target.beside is None else f"{target.rival}: {_plain(target.beside, unit)}"
+        rival_text = (
+            "" if target.beside is None else f"{target.rival}: {_plain(target.beside, unit)}"
+        )
         rows.append(
             [
                 target.text,
-                shown(target.figure, unit),
+                format_figure(target.figure, unit),
                 spread,
-                "" if target.wanted is None else f"{bound} {shown(target.wanted, unit)}",
-                beside,
+                "" if target.wanted is None else f"{bound} {format_figure(target.wanted, unit)}",
+                rival_text,
                 "" if target.ratio is None else f"{number(target.ratio)} ×",
                 "" if target.times is None else f"{bound} {target.times:g} ×",
                 target.verdict,
@@ -100,8 +102,8 @@ def target_rows(scenarios: Iterable[Results]) -> list[list[str]]:
 
 
 def duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+    minutes, remainder = divmod(round(seconds), 60)
+    return f"{minutes} min {remainder:02} s" if minutes else f"{remainder} s"
 
 
 def rows_of(cells: Sequence[Cell]) -> list[list[str]]:
@@ -111,8 +113,8 @@ def rows_of(cells: Sequence[Cell]) -> list[list[str]]:
     rows = [["", cells[0].unit, "lowest – highest", *map(_head, facts)]]
     for cell in cells:
         spread = f"{number(min(cell.values))} – {number(max(cell.values))}"
-        noted = [_fact(name, cell.facts[name]) if name in cell.facts else "" for name in facts]
-        rows.append([cell.contender, number(cell.median), spread, *noted])
+        fact_cells = [_fact(name, cell.facts[name]) if name in cell.facts else "" for name in facts]
+        rows.append([cell.contender, number(cell.median), spread, *fact_cells])
     return rows
 
 
@@ -134,7 +136,7 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def shown(value: float, unit: str) -> str:
+def format_figure(value: float, unit: str) -> str:
     return _plain(value, unit) if unit == "bytes" else f"{number(value)} {unit}".strip()
 
 
@@ -158,15 +160,15 @@ def _aligned(rows: Rows) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        first, *rest = (
-            text.ljust(width) if place == 0 else text.rjust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        first, *others = (
+            text.ljust(width) if column_index == 0 else text.rjust(width)
+            for column_index, (text, width) in enumerate(zip(row, widths, strict=True))
         )
-        lines.append("  ".join(("  " + first, *rest)).rstrip())
+        lines.append("  ".join(("  " + first, *others)).rstrip())
     return lines
 
 
-def kept(path: Path) -> Report | None:
+def load_earlier(path: Path) -> Report | None:
     """What an earlier run left; nothing if it is of another version, since a long run is worth more."""
     try:
         return Report.read(path) if path.exists() else None
@@ -180,14 +182,14 @@ def save(report: Report, path: Path) -> None:
 
     What is kept was measured beside the peers of its time: their versions stay, too.
     """
-    whole, earlier = report, kept(path)
+    merged, earlier = report, load_earlier(path)
     if earlier is not None:
         names = [results.name for results in report.scenarios]
         others = [each for each in earlier.scenarios if each.name not in names]
-        everything = sorted([*others, *report.scenarios], key=lambda each: place(each.name))
+        everything = sorted([*others, *report.scenarios], key=lambda each: order_key(each.name))
         versions = {**earlier.versions, **report.versions}
-        whole = replace(report, versions=versions, scenarios=everything)
-    whole.write(path)
+        merged = replace(report, versions=versions, scenarios=everything)
+    merged.write(path)
     print(f"written: {path}")
 
 
@@ -205,7 +207,7 @@ def draw(path: Path) -> None:
 # -- the docs' pages ----------------------------------------------------------------------------------
 
 
-def into_docs(path: Path, pages: Sequence[Path] = PAGES) -> int:
+def write_docs(path: Path, pages: Sequence[Path] = PAGES) -> int:
     """Write what the JSON has between the marks of the pages; the text around them is written by hand."""
     if not path.exists():
         print(f"{path} is not there: run `make bench` first", file=sys.stderr)
@@ -220,12 +222,14 @@ def into_docs(path: Path, pages: Sequence[Path] = PAGES) -> int:
         sections[results.name] = _scenario(results)
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        page.write_text(_MARKED.sub(lambda found: _filled(found, sections), text), encoding="utf-8")
+        page.write_text(
+            _MARKED.sub(lambda found: _fill_section(found, sections), text), encoding="utf-8"
+        )
         print(f"written into {page}")
     return 0
 
 
-def _filled(found: re.Match[str], sections: Mapping[str, Sequence[str]]) -> str:
+def _fill_section(found: re.Match[str], sections: Mapping[str, Sequence[str]]) -> str:
     lines = sections.get(found["name"])
     if lines is None:
         return found[0]
@@ -241,8 +245,8 @@ def _machine(report: Report) -> list[str]:
         "",
     ]
     for peer, versions in report.versions.items():
-        listed = ", ".join(f"{name} {version}" for name, version in versions.items())
-        lines.append(f"- {peer}: {listed}")
+        version_list = ", ".join(f"{name} {version}" for name, version in versions.items())
+        lines.append(f"- {peer}: {version_list}")
     lines += [f"- not there: {reason}" for reason in report.missing.values()]
     return lines
 
@@ -255,7 +259,9 @@ def _headline(report: Report) -> list[str]:
         target = targets.get(name)
         if target is not None and target.beside is not None and target.ratio is not None:
             times = target.ratio if target.better == "higher" else 1 / target.ratio
-            figures = [shown(figure, target.unit) for figure in (target.figure, target.beside)]
+            figures = [
+                format_figure(figure, target.unit) for figure in (target.figure, target.beside)
+            ]
             rows.append([text, *figures, f"{number(times)} ×"])
     return _markdown(rows)
 
@@ -295,12 +301,12 @@ def _scenario(results: Results) -> list[str]:
     for case, cells in by_case(results.cells):
         lines += [f"**{case}**", "", *_markdown(rows_of(cells)), ""]
     lines += [f"- {note}" for note in results.notes]
-    lines += [f"- **failed**: {what}" for what in results.failed]
+    lines += [f"- **failed**: {failure}" for failure in results.failed]
     return lines
 
 
 def _markdown(rows: Rows) -> list[str]:
-    head, *rest = [
+    head, *others = [
         "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in rows
     ]
-    return [head, "|" + "---|" * len(rows[0]), *rest]
+    return [head, "|" + "---|" * len(rows[0]), *others]

@@ -97,11 +97,11 @@ def series_of(
     scale: float = 1.0,
 ) -> Series:
     """A value of each cell at its place; peers that were not there leave theirs empty."""
-    found = [(place, cell) for place, cell in enumerate(cells) if cell is not None]
+    found = [(index, cell) for index, cell in enumerate(cells) if cell is not None]
     ranges = [tuple(bound / scale for bound in cell.spread) for _, cell in found]
     return Series(
         name=name,
-        points=[(place, value(cell) / scale) for place, cell in found],
+        points=[(index, value(cell) / scale) for index, cell in found],
         spread=[(low, high) for low, high in ranges] if spread else (),
     )
 
@@ -155,10 +155,12 @@ class Results:
         scale: float = 1.0,
     ) -> list[Series]:
         """One for each contender that has any of the cases."""
-        found = {who: [self.find(case, who) for case in cases] for who in contenders}
+        found = {
+            contender: [self.find(case, contender) for case in cases] for contender in contenders
+        }
         return [
-            series_of(who, cells, value, spread=spread, scale=scale)
-            for who, cells in found.items()
+            series_of(contender, cells, value, spread=spread, scale=scale)
+            for contender, cells in found.items()
             if any(cells)
         ]
 

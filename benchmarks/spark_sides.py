@@ -40,12 +40,12 @@ class Side:
     sink_options: Mapping[str, str]
     topics: dict[str, str] = field(default_factory=dict)
 
-    def does(self, verb: str, **case: Any) -> dict[str, Any]:
+    def run_verb(self, verb: str, **case: Any) -> dict[str, Any]:
         """The session's report when it was done, with the server's CPU seconds meanwhile."""
         with Usage(self.server.processes()) as usage:
             self.session.go(json.dumps({"do": verb, "format": self.format, **case}))
-            done = self.session.wait_done()
-        return {**done, "server_cpu": sum(usage.cpu.values())}
+            report = self.session.wait_done()
+        return {**report, "server_cpu": sum(usage.cpu.values())}
 
     def fill(self, name: str, topic: str, records: Path, count: int) -> None:
         self.server.produce(topic, records, count, how="columns")
@@ -122,7 +122,7 @@ def flights_on(context: Context, sides: Mapping[str, Side], count: int) -> tuple
         id = registry.register(subject, flights.schema()).id
     finally:
         registry.close()
-    keys, values = _encoded(id, min(count, flights.FLIGHTS))
+    keys, values = _encode_flights(id, min(count, flights.FLIGHTS))
     times = -(-count // len(values))
     path = context.work / "flights-avro"
     write_columns(path, keys * times, values * times)
@@ -131,13 +131,13 @@ def flights_on(context: Context, sides: Mapping[str, Side], count: int) -> tuple
     return times * len(values), id
 
 
-def _encoded(id: int, count: int) -> tuple[list[bytes], list[bytes]]:
+def _encode_flights(id: int, count: int) -> tuple[list[bytes], list[bytes]]:
     text = flights.schema()
     encode = ColumnEncoder(text, id)
     rows = list(flights.read(flights.find_archive(), count))
     values: list[bytes] = []
-    for piece in batches([each.value for each in rows], text):
-        values += encode(piece).to_pylist()
+    for batch in batches([each.value for each in rows], text):
+        values += encode(batch).to_pylist()
     return [each.key or b"" for each in rows], values
 
 
@@ -151,10 +151,10 @@ def as_parquet(records: Path, count: int, folder: Path) -> Path:
 def flights_as_parquet(count: int, folder: Path) -> Path:
     """Flights as FILES files with a column for each field, and `_key`. More than there are come again."""
     folder.mkdir()
-    known = list(flights.read(flights.find_archive(), min(count, flights.FLIGHTS)))
-    table = pa.Table.from_batches(batches([each.value for each in known], flights.schema()))
-    table = table.append_column("_key", pa.array([each.key for each in known], pa.binary()))
-    return _into_files(pa.concat_tables([table] * -(-count // len(known))).slice(0, count), folder)
+    rows = list(flights.read(flights.find_archive(), min(count, flights.FLIGHTS)))
+    table = pa.Table.from_batches(batches([each.value for each in rows], flights.schema()))
+    table = table.append_column("_key", pa.array([each.key for each in rows], pa.binary()))
+    return _into_files(pa.concat_tables([table] * -(-count // len(rows))).slice(0, count), folder)
 
 
 def _into_files(table: pa.Table, folder: Path) -> Path:
@@ -164,7 +164,7 @@ def _into_files(table: pa.Table, folder: Path) -> Path:
     return folder
 
 
-def check(done: Mapping[str, Any], records: int) -> None:
+def check(report: Mapping[str, Any], records: int) -> None:
     """Raises ProgramFailed."""
-    if done["records"] != records:
-        raise ProgramFailed(f"{done['records']} records are there, and not {records}")
+    if report["records"] != records:
+        raise ProgramFailed(f"{report['records']} records are there, and not {records}")

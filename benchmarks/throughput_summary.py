@@ -53,18 +53,18 @@ _JAVA_LINES: Final = (
 def add(results: Results, case: str) -> None:
     """Targets and charts, as far as their contenders were there. `case` is the main one."""
     for verb, ours, kind, times, rate in _LINES:
-        like = f"{verb}: {case.replace('4,000 keys', kind) if kind else case}"
-        theirs = results.find(like, CONFLUENT_OUT if verb == "produce" else CONFLUENT_IN)
+        case_name = f"{verb}: {case.replace('4,000 keys', kind) if kind else case}"
+        theirs = results.find(case_name, CONFLUENT_OUT if verb == "produce" else CONFLUENT_IN)
         text = f"{verb}, {ours}{f', {kind}' if kind else ''}"
-        results.judge(text, results.find(like, ours), theirs, wanted=rate, times=times)
+        results.judge(text, results.find(case_name, ours), theirs, wanted=rate, times=times)
     for ours, times, rate in _LZ4_LINES:
-        like = f"consume: {case.replace('zstd', 'lz4')}"
-        theirs = results.find(like, CONFLUENT_IN)
+        case_name = f"consume: {case.replace('zstd', 'lz4')}"
+        theirs = results.find(case_name, CONFLUENT_IN)
         text = f"consume, {ours}, lz4"
-        results.judge(text, results.find(like, ours), theirs, wanted=rate, times=times)
+        results.judge(text, results.find(case_name, ours), theirs, wanted=rate, times=times)
     for verb, ours, most in _CPU_LINES:
-        if (mine := results.find(f"{verb}: {case}", ours)) is not None:
-            cpu = mine.facts["client CPU"] + mine.facts["server CPU"]
+        if (our_cell := results.find(f"{verb}: {case}", ours)) is not None:
+            cpu = our_cell.facts["client CPU"] + our_cell.facts["server CPU"]
             text = f"{verb}, {ours}: CPU of client and servers"
             results.limit(text, cpu, most, "s/M records")
     for verb, ours, tool in _JAVA_LINES:
@@ -88,8 +88,8 @@ def add(results: Results, case: str) -> None:
 def _fastest(results: Results, contender: str) -> Cell | None:
     """Of a contender's cells with the main records and partitions, whatever the codec."""
     cells = [cell for cell in results.cells if cell.contender == contender]
-    like = [cell for cell in cells if "100 B, 4,000 keys, 12 partitions" in cell.case]
-    return max(like, key=lambda cell: cell.median, default=None)
+    case_name = [cell for cell in cells if "100 B, 4,000 keys, 12 partitions" in cell.case]
+    return max(case_name, key=lambda cell: cell.median, default=None)
 
 
 def _codec(cell: Cell) -> str:
@@ -137,7 +137,10 @@ def _cpu(results: Results, verb: str, title: str, case: str) -> Chart:
         kind="bars",
         unit="seconds per million records",
         groups=[cell.contender for cell in cells],
-        series=[series_of(who, cells, partial(_fact, who)) for who in ("client CPU", "server CPU")],
+        series=[
+            series_of(fact_name, cells, partial(_fact, fact_name))
+            for fact_name in ("client CPU", "server CPU")
+        ],
     )
 
 

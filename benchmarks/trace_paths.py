@@ -55,7 +55,7 @@ class Tracer:
     """Notes the functions called while `recording`, in the order of their first call."""
 
     def __init__(self) -> None:
-        self.found: dict[str, dict[str, None]] = {}
+        self.calls: dict[str, dict[str, None]] = {}
         self._recording = False
         self._names: dict[Any, str] = {}
         self._sides: dict[int, str] = {}
@@ -65,36 +65,36 @@ class Tracer:
         thread_type: Any = threading.Thread  # its insides are none of a type checker's business
         start, bootstrap = thread_type.start, thread_type._bootstrap_inner
 
-        def started(thread: Any) -> None:
+        def start_on_side(thread: Any) -> None:
             thread._side = self._side()
             start(thread)
 
-        def begun(thread: Any) -> None:
+        def bootstrap_on_side(thread: Any) -> None:
             self._sides[threading.get_ident()] = thread._side
             bootstrap(thread)
 
-        thread_type.start, thread_type._bootstrap_inner = started, begun
-        threading.setprofile(self._called)
-        sys.setprofile(self._called)
+        thread_type.start, thread_type._bootstrap_inner = start_on_side, bootstrap_on_side
+        threading.setprofile(self._profile)
+        sys.setprofile(self._profile)
 
     def on_side(self, side: str) -> None:
         """Where this thread counts from now on, and what it starts."""
         self._sides[threading.get_ident()] = side
 
-    def record(self, way: Callable[[], Any]) -> dict[str, dict[str, None]]:
-        """The functions called on each side while `way` runs."""
-        self.found = {side: {} for side in SIDES}
+    def record(self, action: Callable[[], Any]) -> dict[str, dict[str, None]]:
+        """The functions called on each side while `action` runs."""
+        self.calls = {side: {} for side in SIDES}
         self._recording = True
         try:
-            way()
+            action()
         finally:
             self._recording = False
-        return self.found
+        return self.calls
 
     def _side(self) -> str:
         return self._sides.get(threading.get_ident(), "client")
 
-    def _called(self, frame: FrameType, event: str, _: Any) -> None:
+    def _profile(self, frame: FrameType, event: str, _: Any) -> None:
         if event != "call" or not self._recording:
             return
         code = frame.f_code
@@ -102,7 +102,7 @@ class Tracer:
         if name is None:
             name = self._names[code] = _name(code)
         if name:
-            self.found[self._side()].setdefault(name)
+            self.calls[self._side()].setdefault(name)
 
 
 def _name(code: Any) -> str:
@@ -121,7 +121,9 @@ def _name(code: Any) -> str:
     return f"{inside} {code.co_qualname}"
 
 
-def ways(tracer: Tracer, rounds: int) -> Iterator[tuple[str, list[dict[str, dict[str, None]]]]]:
+def trace_paths(
+    tracer: Tracer, rounds: int
+) -> Iterator[tuple[str, list[dict[str, dict[str, None]]]]]:
     """Each way's name and what was called in each round, after one that is not counted."""
     with ExitStack() as stack:
         ensemble = find(
@@ -149,18 +151,18 @@ def ways(tracer: Tracer, rounds: int) -> Iterator[tuple[str, list[dict[str, dict
             )
         )
 
-        def one_more() -> None:
+        def poll_one() -> None:
             while not consumer.poll(1.0, 1):
                 pass
 
         commits = []
         for _ in range(rounds + 1):
-            one_more()
+            poll_one()
             commits.append(tracer.record(consumer.commit))
 
         def fetch() -> None:
             consumer.seek(("t", 0), 0)
-            one_more()
+            poll_one()
 
         yield "fetch", [tracer.record(fetch) for _ in range(rounds + 1)][1:]
         yield "commit", commits[1:]
@@ -170,17 +172,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0] if __doc__ else "")
     parser.add_argument("--list", action="store_true", help="name the functions, too")
     parser.add_argument("--rounds", type=int, default=25)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     tracer = Tracer()
     tracer.install()
-    for way, found in ways(tracer, given.rounds):
+    for path_name, found in trace_paths(tracer, arguments.rounds):
         stops = {
             side: [name for name in found[0][side] if all(name in each[side] for each in found)]
             for side in SIDES
         }
         counts = ", ".join(f"{len(stops[side])} in the {side}" for side in SIDES)
-        print(f"{way}: {sum(map(len, stops.values()))} stops, {counts}")
-        for side in SIDES if given.list else ():
+        print(f"{path_name}: {sum(map(len, stops.values()))} stops, {counts}")
+        for side in SIDES if arguments.list else ():
             for name in stops[side]:
                 print(f"    {side}  {name}")
 

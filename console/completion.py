@@ -23,7 +23,7 @@ from click.shell_completion import (
 VARIABLE: Final = "_FOLKMOOT_COMPLETE"
 
 
-class WholeWords(ShellComplete):
+class WordCompletion(ShellComplete):
     """Candidates with the `--option=` that the word begins with, which click leaves out."""
 
     breaks = ""
@@ -32,9 +32,9 @@ class WholeWords(ShellComplete):
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
         option, equals, _ = incomplete.partition("=")
         before = f"{option}=" if equals and option.startswith("-") else ""
-        kept = max((incomplete.rfind(each) for each in self.breaks), default=-1) + 1
+        start = max((incomplete.rfind(each) for each in self.breaks), default=-1) + 1
         found = [
-            CompletionItem((before + each.value)[kept:], each.type, each.help)
+            CompletionItem((before + each.value)[start:], each.type, each.help)
             if each.type == "plain"
             else each
             for each in super().get_completions(args, incomplete)
@@ -45,7 +45,7 @@ class WholeWords(ShellComplete):
 
 
 @add_completion_class
-class Bash(WholeWords):
+class Bash(WordCompletion):
     """Reads the line itself: the words that bash makes of it are cut at `=` and `:`."""
 
     name = "bash"
@@ -76,12 +76,12 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 @add_completion_class
-class Zsh(WholeWords, ZshComplete):
+class Zsh(WordCompletion, ZshComplete):
     """Zsh replaces the whole word."""
 
 
 @add_completion_class
-class Fish(WholeWords, FishComplete):
+class Fish(WordCompletion, FishComplete):
     """Fish replaces the whole word."""
 
 
@@ -103,7 +103,7 @@ def command(context: click.Context, shell: str) -> int:
     return 0
 
 
-def answer(cli: click.Command) -> int | None:
+def complete_for_shell(cli: click.Command) -> int | None:
     """Print the candidates if a shell asks for them. → the exit code, None if no shell asks."""
     instruction = os.environ.get(VARIABLE)
     if instruction is None:

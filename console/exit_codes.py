@@ -55,7 +55,7 @@ class RegistryUnreachable(FolkmootError):
     """A schema registry behind HTTP does not answer."""
 
 
-class NotReadToTheEnd(FolkmootError):
+class IncompleteRead(FolkmootError):
     """The ends of some partitions were not reached, and no more records come."""
 
 
@@ -79,7 +79,7 @@ EXIT_CODES: Final[dict[type[FolkmootError], int]] = {
     ReferenceExists: REFUSED,
     StaleTopicId: REFUSED,
     DiskFailed: DISK_FAILED,
-    NotReadToTheEnd: INCOMPLETE,
+    IncompleteRead: INCOMPLETE,
 }
 
 

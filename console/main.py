@@ -58,10 +58,10 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, found, rest = super().resolve_command(ctx, args)
+        name, found, remaining = super().resolve_command(ctx, args)
         if name is not None and found is not None:
             found = import_module(f"folkmoot.console.{COMMANDS[name].module}").command
-        return name, found, rest
+        return name, found, remaining
 
 
 def _show_version(context: click.Context, _: click.Parameter, is_given: bool) -> None:
@@ -96,17 +96,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line given, by default this process's. → the exit code."""
     if arguments is None:
         streams.prepare()
-        if (code := completion.answer(cli)) is not None:
+        if (code := completion.complete_for_shell(cli)) is not None:
             return code
     words = list(sys.argv[1:] if arguments is None else arguments)
     context: click.Context | None = None
     try:
         try:
             with cli.make_context("folkmoot", words) as context:
-                ended: int = cli.invoke(context)
+                result: int = cli.invoke(context)
         finally:
             sys.stdout.flush()  # here, where its failure can still be reported
-        return ended
+        return result
     except click.exceptions.Exit as exited:
         return exited.exit_code
     except click.ClickException as error:

@@ -33,16 +33,16 @@ class _Output(io.FileIO):
 def prepare() -> None:
     """Once, before anything is read or written; text that they cannot take is written as escapes."""
     if sys.stdin is None:
-        sys.stdin = os.fdopen(_opened(os.O_RDONLY))
+        sys.stdin = os.fdopen(_open_null(os.O_RDONLY))
     elif isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors=_AS_ESCAPES)
     if sys.stdout is None:
-        sys.stdout = _output(_opened(os.O_RDONLY), None, io.DEFAULT_BUFFER_SIZE)
+        sys.stdout = _output(_open_null(os.O_RDONLY), None, io.DEFAULT_BUFFER_SIZE)
     elif isinstance(sys.stdout, io.TextIOWrapper):
         size = 0 if sys.stdout.write_through else io.DEFAULT_BUFFER_SIZE
         sys.stdout = _output(sys.stdout.fileno(), sys.stdout.encoding, size)
     if sys.stderr is None:
-        sys.stderr = os.fdopen(_opened(os.O_WRONLY), "w", errors=_AS_ESCAPES)
+        sys.stderr = os.fdopen(_open_null(os.O_WRONLY), "w", errors=_AS_ESCAPES)
 
 
 def silence() -> None:
@@ -61,7 +61,7 @@ def _output(number: int, encoding: str | None, size: int) -> io.TextIOWrapper:
     )
 
 
-def _opened(way: int) -> int:
-    number = os.open(os.devnull, way)
+def _open_null(flags: int) -> int:
+    number = os.open(os.devnull, flags)
     os.set_inheritable(number, True)  # as the real ones are
     return number

@@ -52,15 +52,15 @@ def plain(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def _lines(columns: Sequence[str], rows: Iterable[Sequence[Any]], widths_of: int) -> Iterator[str]:
     """Lines of text, as wide as the first `widths_of` rows want them."""
-    left = iter(rows)
-    first = list(islice(left, widths_of))
+    remaining = iter(rows)
+    first = list(islice(remaining, widths_of))
     texts = [list(columns), *([_text(cell) for cell in row] for row in first)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    right = _numeric(columns, first)
-    for line in chain(texts, ([_text(cell) for cell in row] for row in left)):
+    right_aligned = _numeric(columns, first)
+    for line in chain(texts, ([_text(cell) for cell in row] for row in remaining)):
         yield _GAP.join(
             text.rjust(width) if number else text.ljust(width)
-            for text, width, number in zip(line, widths, right, strict=True)
+            for text, width, number in zip(line, widths, right_aligned, strict=True)
         ).rstrip()
 
 

@@ -22,7 +22,7 @@ from folkmoot.integration.containers import (
 
 
 @cache
-def why_not() -> str | None:
+def skip_reason() -> str | None:
     """Why no container can be started here; the whole run asks once."""
     try:
         require_images(zookeeper_image(), broker_image())
@@ -33,7 +33,7 @@ def why_not() -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("docker") and (reason := why_not()):
+    if item.get_closest_marker("docker") and (reason := skip_reason()):
         pytest.skip(reason)
 
 

@@ -36,9 +36,9 @@ POLL: Final = 0.05
 # The ports are below those that Linux gives to outgoing connections. So no connection can have a port when
 # its container wants it back.
 _FIXED_PORTS: Final = range(20_000, 32_000)
-_PORT_TAKEN: Final = re.compile(r"port is already allocated|address already in use")
+_PORT_IN_USE: Final = re.compile(r"port is already allocated|address already in use")
 _START_ATTEMPTS: Final = 5
-_LAST_WORDS: Final = 15
+_LAST_LINES: Final = 15
 
 
 class DockerUnavailable(FolkmootError):
@@ -119,7 +119,7 @@ class FixedContainer(DockerContainer):
                 return super().start()
             except APIError as error:
                 self._discard()
-                if attempt == _START_ATTEMPTS or not _PORT_TAKEN.search(str(error)):
+                if attempt == _START_ATTEMPTS or not _PORT_IN_USE.search(str(error)):
                     raise StartFailed(f"{self.image} was not started: {error}") from error
         raise AssertionError("the last attempt returns or raises")
 
@@ -217,7 +217,7 @@ class ZooKeeperContainer(FixedContainer):
         alias: str = "zookeeper",
     ) -> None:
         super().__init__(image or zookeeper_image(), ZOOKEEPER_PORT, network=network, alias=alias)
-        self.waiting_for(_ready(SaysMode()))
+        self.waiting_for(_ready(AnswersMode()))
 
     @property
     def connect_string(self) -> str:
@@ -253,7 +253,7 @@ class BrokerContainer(FixedContainer):
         self._zookeeper = zookeeper
         self._session_timeout = session_timeout
         self._arguments = list(arguments)
-        self.waiting_for(_ready(SaysLine(rf"^broker {broker_id} ready ")))
+        self.waiting_for(_ready(LogsLine(rf"^broker {broker_id} ready ")))
 
     @property
     def address(self) -> str:
@@ -291,32 +291,32 @@ class Ready(WaitStrategy):
             container.reload()
             if container.status in ("exited", "dead"):
                 raise StartFailed(
-                    f"the container ended before it was ready{_last_words(container)}"
+                    f"the container ended before it was ready{_last_output(container)}"
                 )
             if time.monotonic() > deadline:
                 within = f"{self._startup_timeout:g} s"
-                raise StartFailed(f"not ready within {within}{_last_words(container)}")
+                raise StartFailed(f"not ready within {within}{_last_output(container)}")
             time.sleep(self._poll_interval)
 
 
-class SaysLine(Ready):
+class LogsLine(Ready):
     """Ready when it has written the line once more than at the last time that it was ready."""
 
     def __init__(self, line: str) -> None:
         super().__init__()
         self._line = re.compile(line.encode(), re.MULTILINE)
-        self._seen = 0
+        self._last_count = 0
 
     def is_ready(self, container: WaitStrategyTarget) -> bool:
         stdout, _stderr = container.get_logs()
         count = len(self._line.findall(stdout))
-        if count <= self._seen:
+        if count <= self._last_count:
             return False
-        self._seen = count
+        self._last_count = count
         return True
 
 
-class SaysMode(Ready):
+class AnswersMode(Ready):
     """Ready when it answers `srvr` with its mode: that command is allowed by default, others not."""
 
     def is_ready(self, container: WaitStrategyTarget) -> bool:
@@ -334,9 +334,9 @@ def _ready(strategy: Ready) -> Ready:
     return strategy.with_startup_timeout(START_TIMEOUT).with_poll_interval(POLL)
 
 
-def _last_words(container: WaitStrategyTarget) -> str:
+def _last_output(container: WaitStrategyTarget) -> str:
     text = b"".join(container.get_logs()).decode(errors="replace").strip()
-    lines = text.splitlines()[-_LAST_WORDS:]
+    lines = text.splitlines()[-_LAST_LINES:]
     return ": it has written nothing" if not lines else ":\n" + "\n".join(lines)
 
 

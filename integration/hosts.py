@@ -50,7 +50,7 @@ class Hosts:
         self._name = f"folkmoot-{uuid4().hex[:8]}"
         self._prefix: dict[str, str] = {}
         self._networks: dict[str, Network] = {}
-        self._away: set[tuple[int, str]] = set()
+        self._disconnected: set[tuple[int, str]] = set()
         self._stopped: set[int] = set()
         self._full: set[int] = set()
         self.zookeepers: dict[int, Container] = {}
@@ -86,28 +86,28 @@ class Hosts:
         self.brokers[number].stop(timeout=20)
         return int(self.brokers[number].wait()["StatusCode"])
 
-    def stand_still(self, number: int) -> None:
+    def pause(self, number: int) -> None:
         """SIGSTOP, until `heal`."""
         self._stopped.add(number)
         self.brokers[number].kill(signal="SIGSTOP")
 
     def cut(self, number: int, network: str) -> None:
         """Cut a broker off from a network, until `heal`, without a message to either side."""
-        self._away.add((number, network))
+        self._disconnected.add((number, network))
         self._networks[network].disconnect(self.brokers[number].id, force=True)
 
     def fill_disk(self, number: int) -> None:
         """Leaves no byte on a broker's disk, until `heal`."""
         self._full.add(number)
         command = ["dd", "if=/dev/zero", f"of=/disks/{number}/fill", "bs=4k"]
-        said = self._holder.exec_run(command).output
-        assert b"No space left" in said, said
+        output = self._holder.exec_run(command).output
+        assert b"No space left" in output, output
 
     def heal(self) -> dict[int, int]:
         """Everything is as it was, and everybody runs; returns the exit code of each broker that did not."""
         for number in self._full:
             self._holder.exec_run(["rm", f"/disks/{number}/fill"])
-        for number, network in self._away:
+        for number, network in self._disconnected:
             address = self._address(network, 20 + number)
             self._networks[network].connect(self.brokers[number].id, ipv4_address=address)
         ended = {}
@@ -117,7 +117,7 @@ class Hosts:
                 ended[number] = int(broker.wait()["StatusCode"])
             elif number in self._stopped:
                 broker.kill(signal="SIGCONT")
-        self._full, self._away, self._stopped = set(), set(), set()
+        self._full, self._disconnected, self._stopped = set(), set(), set()
         self._start_zookeeper()
         for number in ended:
             self.start(number)
@@ -130,8 +130,8 @@ class Hosts:
 
     def leading_zookeeper(self) -> Container | None:
         for server in self.zookeepers.values():
-            said = b"Mode: leader" in server.exec_run(["bash", "-c", _MODE]).output
-            if said:
+            output = b"Mode: leader" in server.exec_run(["bash", "-c", _MODE]).output
+            if output:
                 return server
         return None
 
@@ -176,7 +176,7 @@ class Hosts:
             prefix = f"10.{random.randrange(128, 256)}.{random.randrange(256)}"
             pool = IPAMConfig(pool_configs=[IPAMPool(subnet=f"{prefix}.0/24")])
             try:
-                made: Network = self._client.networks.create(
+                network: Network = self._client.networks.create(
                     f"{self._name}-{name}", driver="bridge", internal=True, ipam=pool
                 )
             except APIError as error:
@@ -184,8 +184,8 @@ class Hosts:
                     raise
                 continue
             self._prefix[name] = prefix
-            self._stack.callback(made.remove)
-            return made
+            self._stack.callback(network.remove)
+            return network
         raise StartFailed("found no free range of addresses for a network")
 
     def _address(self, network: str, last: int) -> str:
@@ -193,16 +193,16 @@ class Hosts:
 
     def _volume(self, number: int) -> str:
         options = {"type": "tmpfs", "device": "tmpfs", "o": f"size={DISK},uid=9190,gid=9190"}
-        made = self._client.volumes.create(f"{self._name}-{number}", driver_opts=options)
-        self._stack.callback(made.remove)
-        return str(made.name)
+        volume = self._client.volumes.create(f"{self._name}-{number}", driver_opts=options)
+        self._stack.callback(volume.remove)
+        return str(volume.name)
 
     def _container(self, image: str, name: str, **options: Any) -> Container:
-        made: Container = self._client.containers.create(
+        container: Container = self._client.containers.create(
             image, name=f"{self._name}-{name}", network_mode="none", **options
         )
-        self._stack.callback(_remove, made)
-        return made
+        self._stack.callback(_remove, container)
+        return container
 
     def _zookeeper(self, number: int) -> Container:
         servers = [
@@ -214,9 +214,11 @@ class Hosts:
             "ZOO_SERVERS": " ".join(servers),
             "ZOO_MAX_CLIENT_CNXNS": "0",
         }
-        made = self._container(zookeeper_image(), f"zookeeper-{number}", environment=environment)
-        self._join(made, ZOOKEEPER, 10 + number)
-        return made
+        container = self._container(
+            zookeeper_image(), f"zookeeper-{number}", environment=environment
+        )
+        self._join(container, ZOOKEEPER, 10 + number)
+        return container
 
     def _broker(self, number: int) -> Container:
         internal = f"{self._address(PEERS, 20 + number)}:{INTERNAL_PORT}"
@@ -229,10 +231,12 @@ class Hosts:
         )
         command += ["--listeners", listeners]
         volumes = {self._volumes[number - 1]: {"bind": "/data"}}
-        made = self._container(broker_image(), f"broker-{number}", command=command, volumes=volumes)
+        container = self._container(
+            broker_image(), f"broker-{number}", command=command, volumes=volumes
+        )
         for name in NETWORKS:
-            self._join(made, name, 20 + number)
-        return made
+            self._join(container, name, 20 + number)
+        return container
 
     def _join(self, container: Container, network: str, last: int) -> None:
         none = self._client.networks.get("none")

@@ -27,7 +27,7 @@ PARTITIONS = 4
 SESSION_TIMEOUT = 2.0
 DELIVERED_WITHIN = 60.0
 
-Place = tuple[int, int]
+PartitionOffset = tuple[int, int]
 """Partition and offset."""
 
 # Runs in a container that holds what users install, in the brokers' network.
@@ -60,9 +60,9 @@ def create_topic(cluster: ContainerCluster) -> str:
     return name
 
 
-def read_all(cluster: ContainerCluster, topic: str) -> dict[Place, Record]:
+def read_all(cluster: ContainerCluster, topic: str) -> dict[PartitionOffset, Record]:
     """Every record of a topic that nobody writes to any more."""
-    found: dict[Place, Record] = {}
+    found: dict[PartitionOffset, Record] = {}
     with Consumer(zookeeper=cluster.connect_string) as consumer:
         partitions = consumer.partitions_of(topic)
         consumer.assign(partitions)
@@ -130,7 +130,7 @@ def test_a_broker_killed_and_started_again_has_all_that_it_acknowledged(
     assert victim.address == address
     found = read_all(cluster, topic)
     for value, metadata in acknowledged:
-        assert found[place(metadata)].value == value
+        assert found[partition_offset(metadata)].value == value
     assert_dense(found)
 
 
@@ -138,7 +138,7 @@ class Worker:
     """A member of the group in a thread of its own, which notes where each record was that it got."""
 
     def __init__(self, cluster: ContainerCluster, topic: str) -> None:
-        self.got: set[Place] = set()
+        self.received: set[PartitionOffset] = set()
         self.owned: frozenset[TopicPartition] = frozenset()
         self.problem: BaseException | None = None
         self._zookeeper = cluster.connect_string
@@ -157,7 +157,7 @@ class Worker:
             ) as consumer:
                 while not self._stop.is_set():
                     for record in consumer.poll(0.1):
-                        self.got.add((record.partition, record.offset))
+                        self.received.add((record.partition, record.offset))
                     self.owned = consumer.assignment()
         except BaseException as error:
             self.problem = error
@@ -179,7 +179,7 @@ def test_a_group_goes_on_after_zookeeper_was_paused_beyond_the_session_timeout(
 ) -> None:
     topic = create_topic(cluster)
     first, second = Worker(cluster, topic), Worker(cluster, topic)
-    acknowledged: set[Place] = set()
+    acknowledged: set[PartitionOffset] = set()
     with (
         Producer(zookeeper=cluster.connect_string, request_timeout=2.0) as producer,
         first.running(),
@@ -188,17 +188,17 @@ def test_a_group_goes_on_after_zookeeper_was_paused_beyond_the_session_timeout(
 
         def send_and_note(count: int) -> None:
             sent = [producer.send(topic, b"x", b"%d" % number) for number in range(count)]
-            acknowledged.update(place(each.result(DELIVERED_WITHIN)) for each in sent)
+            acknowledged.update(partition_offset(each.result(DELIVERED_WITHIN)) for each in sent)
 
         def shared() -> bool:
             both = len(first.owned) == len(second.owned) == PARTITIONS // 2
             return both and not first.owned & second.owned
 
-        def given_up() -> bool:
+        def released() -> bool:
             return not first.owned | second.owned
 
         def all_arrived() -> bool:
-            return first.got | second.got >= acknowledged
+            return first.received | second.received >= acknowledged
 
         eventually(shared, timeout=30.0)
         send_and_note(500)
@@ -208,7 +208,7 @@ def test_a_group_goes_on_after_zookeeper_was_paused_beyond_the_session_timeout(
             paused_at = time.monotonic()
             send_and_note(500)
             # Nobody can tell them that their sessions live, so they must act as if those did not.
-            eventually(given_up, timeout=30.0)
+            eventually(released, timeout=30.0)
             # Not a wait for anything: this long is the fault, and ends every session for certain.
             time.sleep(max(0.0, paused_at + 2 * SESSION_TIMEOUT - time.monotonic()))
         finally:
@@ -234,11 +234,11 @@ def committed_offsets(cluster: ContainerCluster, topic: str) -> dict[int, int | 
     return offsets
 
 
-def place(metadata: RecordMetadata) -> Place:
+def partition_offset(metadata: RecordMetadata) -> PartitionOffset:
     return metadata.partition, metadata.offset
 
 
-def assert_dense(found: dict[Place, Record]) -> None:
+def assert_dense(found: dict[PartitionOffset, Record]) -> None:
     for partition in range(PARTITIONS):
         offsets = sorted(offset for number, offset in found if number == partition)
         assert offsets == list(range(len(offsets)))

@@ -53,7 +53,7 @@ class Project:
         return ",".join(f"127.0.0.1:{port}" for port in ports) + "/folkmoot"
 
     def compose(self, *words: str) -> str:
-        done = subprocess.run(
+        result = subprocess.run(
             [*self.command, *words],
             env=self.environment,
             capture_output=True,
@@ -61,19 +61,19 @@ class Project:
             check=False,
             timeout=200,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
     def health(self) -> dict[str, str]:
         """Service → what its healthcheck says."""
-        said = {}
+        statuses = {}
         for container in self.compose("ps", "--quiet").split():
             form = '{{index .Config.Labels "com.docker.compose.service"}} {{.State.Health.Status}}'
             words = ["docker", "inspect", "--format", form, container]
             answer = subprocess.run(words, capture_output=True, text=True, check=True).stdout
             service, status = answer.split()
-            said[service] = status
-        return said
+            statuses[service] = status
+        return statuses
 
     def status(self, *words: str) -> int:
         """The exit code of `folkmoot cluster status`, as the user has it."""
@@ -91,11 +91,11 @@ def project() -> Iterator[Project]:
     }
     file = str(Path(ROOT) / "compose.yaml")
     command = [*compose_command(), "--project-name", name, "--file", file]
-    made = Project({**os.environ, **ports, **images}, command)
+    instance = Project({**os.environ, **ports, **images}, command)
     try:
-        yield made
+        yield instance
     finally:
-        made.compose("down", "--volumes", "--timeout", "1")
+        instance.compose("down", "--volumes", "--timeout", "1")
 
 
 def test_the_compose_file_brings_up_a_cluster_that_survives_a_broker(project: Project) -> None:

@@ -44,17 +44,17 @@ class Scene:
         self.watch = StateWatch(hosts.connect_string, topic.topic_id, PARTITIONS, self.load)
         eventually(self.watch.all_in_sync, WITHIN)
 
-    def disturb(self, how: Callable[["Scene"], None]) -> None:
+    def disturb(self, fault: Callable[["Scene"], None]) -> None:
         self.await_records()
         self.load.longest_silence = 0.0
-        begun = time.monotonic()
-        how(self)
+        started_at = time.monotonic()
+        fault(self)
         ended = self.hosts.heal()
         self.await_sync()
         self.await_records()
-        took = time.monotonic() - begun
+        took = time.monotonic() - started_at
         silence = f"silence of {self.load.longest_silence:.1f} s, {took:.0f} s in all"
-        print(f"{how.__name__.strip('_')}: {silence}; exit codes {ended}", flush=True)
+        print(f"{fault.__name__.strip('_')}: {silence}; exit codes {ended}", flush=True)
 
     def leader(self) -> int:
         return eventually(lambda: self.watch.leads(self.source.randrange(PARTITIONS)), WITHIN) or 0
@@ -68,8 +68,8 @@ class Scene:
         return self.source.choice([number for number in NUMBERS if number != than])
 
     def await_records(self) -> None:
-        wanted = self.load.acknowledged + RECORDS_BETWEEN
-        eventually(lambda: self.load.failed or self.load.acknowledged > wanted, WITHIN)
+        target = self.load.acknowledged + RECORDS_BETWEEN
+        eventually(lambda: self.load.failed or self.load.acknowledged > target, WITHIN)
         assert not self.load.failed
 
     def await_sync(self) -> None:
@@ -95,7 +95,7 @@ def _kill_all(scene: Scene) -> None:
 
 
 def _stop_past_the_session(scene: Scene) -> None:
-    scene.hosts.stand_still(scene.leader())
+    scene.hosts.pause(scene.leader())
     scene.await_expiry()
     scene.await_records()
 
@@ -184,9 +184,9 @@ KINDS = (
 def scene() -> Iterator[Scene]:
     source = random.Random(new_seed())
     with Hosts(SESSION_TIMEOUT) as hosts:
-        made = Scene(hosts, source)
-        yield made
-        made.watch.close()
+        instance = Scene(hosts, source)
+        yield instance
+        instance.watch.close()
 
 
 @pytest.mark.timeout(0)
@@ -195,16 +195,16 @@ def test_nothing_acknowledged_is_lost_doubled_or_moved_whatever_happens_to_hosts
 ) -> None:
     load, watch = scene.load, scene.watch
     load.start()
-    done = 0
-    while done < FAULTS:
-        for how in scene.source.sample(KINDS, min(len(KINDS), FAULTS - done)):
-            scene.disturb(how)
-            done += 1
+    count = 0
+    while count < FAULTS:
+        for fault in scene.source.sample(KINDS, min(len(KINDS), FAULTS - count)):
+            scene.disturb(fault)
+            count += 1
     assert not finish(load, scene.hosts.connect_string, PARTITIONS)
     figures = {"acknowledged": load.acknowledged, "seen": load.history.seen, **watch.changes}
     print("figures " + json.dumps(figures))
     # A run in which nothing of this has happened has shown nothing.
-    assert load.acknowledged >= done * RECORDS_BETWEEN
+    assert load.acknowledged >= count * RECORDS_BETWEEN
     assert load.history.seen >= load.acknowledged
-    for what in ("leader", "shrink", "expand"):
-        assert watch.changes[what] >= done // 2, f"{what}: {watch.changes}"
+    for change in ("leader", "shrink", "expand"):
+        assert watch.changes[change] >= count // 2, f"{change}: {watch.changes}"

@@ -20,7 +20,9 @@ SESSION_TIMEOUT = 4.0
 SUSPENDED_WITHIN = 30.0
 
 
-def asked(zookeeper: ZooKeeperContainer, operation: Operation, chroot: str = "") -> Any:
+def execute_in_new_session(
+    zookeeper: ZooKeeperContainer, operation: Operation, chroot: str = ""
+) -> Any:
     """What a session of its own is answered: another one may have ended while the server was away."""
     with closing(connect(zookeeper.connect_string + chroot, SESSION_TIMEOUT, create=True)) as fresh:
         return execute(fresh, operation)
@@ -37,7 +39,7 @@ def test_what_was_written_is_there_at_the_same_address_after_a_kill(
         eventually(lambda: session.state is SessionState.SUSPENDED, SUSPENDED_WITHIN)
         zookeeper.start_again()
         assert zookeeper.connect_string == before
-        assert asked(zookeeper, Get("/node"), "/kept").data == b"value"
+        assert execute_in_new_session(zookeeper, Get("/node"), "/kept").data == b"value"
     finally:
         session.close()
 
@@ -50,7 +52,7 @@ def test_a_paused_server_answers_nothing_and_a_resumed_one_goes_on(
         zookeeper.pause()
         eventually(lambda: session.state is SessionState.SUSPENDED, SUSPENDED_WITHIN)
         zookeeper.unpause()
-        assert asked(zookeeper, Exists("/")) is not None
+        assert execute_in_new_session(zookeeper, Exists("/")) is not None
     finally:
         session.close()
 
@@ -63,7 +65,7 @@ def test_a_server_out_of_its_network_is_reached_again_once_it_is_back(
         zookeeper.disconnect(network)
         eventually(lambda: session.state is SessionState.SUSPENDED, SUSPENDED_WITHIN)
         zookeeper.connect(network)
-        assert asked(zookeeper, Exists("/")) is not None
+        assert execute_in_new_session(zookeeper, Exists("/")) is not None
     finally:
         session.close()
 
@@ -80,8 +82,8 @@ def test_a_container_that_ends_before_it_is_ready_shows_its_last_words(network: 
 
 def test_a_missing_image_is_named_with_the_way_to_it() -> None:
     container = ZooKeeperContainer("folkmoot-nowhere")
-    said = r"folkmoot-nowhere.*integration/images/build"
-    with pytest.raises(DockerUnavailable, match=said), container:
+    pattern = r"folkmoot-nowhere.*integration/images/build"
+    with pytest.raises(DockerUnavailable, match=pattern), container:
         pass
 
 

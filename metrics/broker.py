@@ -29,17 +29,20 @@ class BrokerMetrics:
         self._timeout = timeout
 
     def collect(self) -> Iterator[Metric]:
-        found = self._broker.snapshot(self._timeout)
-        yield from singles(names.BROKER, found.values)
-        apis = found.apis.items()
+        snapshot = self._broker.snapshot(self._timeout)
+        yield from singles(names.BROKER, snapshot.values)
+        apis = snapshot.apis.items()
         yield family(names.REQUESTS, (((api,), each.received) for api, each in apis))
         yield family(names.REQUEST_BYTES, (((api,), each.request_bytes) for api, each in apis))
         yield family(names.RESPONSE_BYTES, (((api,), each.response_bytes) for api, each in apis))
         yield histogram(names.REQUEST_SECONDS, (((api,), each.durations) for api, each in apis))
-        yield family(names.ERRORS, (((kind,), count) for kind, count in found.errors.items()))
-        yield family(names.PURGATORY, (((what,), count) for what, count in found.waiting.items()))
-        yield histogram(names.FLUSH_SECONDS, [((), found.flushes)])
-        yield from _of_partitions(found)
+        yield family(names.ERRORS, (((kind,), count) for kind, count in snapshot.errors.items()))
+        yield family(
+            names.PURGATORY,
+            (((operation,), count) for operation, count in snapshot.waiting.items()),
+        )
+        yield histogram(names.FLUSH_SECONDS, [((), snapshot.flushes)])
+        yield from _partition_families(snapshot)
 
     def alive(self) -> Page:
         """The process lives, and its event loop moves."""
@@ -52,12 +55,12 @@ class BrokerMetrics:
         return Page(health.is_ready, asdict(health))
 
 
-def _of_partitions(found: BrokerSnapshot) -> Iterator[Metric]:
-    by_name = sorted(found.replicas, key=lambda each: (each.topic, each.partition))
-    shown = by_name[:MOST_PARTITIONS]
-    yield family(names.LEFT_OUT, [((), len(by_name) - len(shown))])
-    led = [each for each in shown if each.is_led]
-    for table, replicas in ((names.LED, led), (names.REPLICA, shown)):
+def _partition_families(snapshot: BrokerSnapshot) -> Iterator[Metric]:
+    by_name = sorted(snapshot.replicas, key=lambda each: (each.topic, each.partition))
+    listed = by_name[:MOST_PARTITIONS]
+    yield family(names.LEFT_OUT, [((), len(by_name) - len(listed))])
+    led = [each for each in listed if each.is_led]
+    for table, replicas in ((names.LED, led), (names.REPLICA, listed)):
         for each in table:
             yield family(
                 each,

@@ -8,7 +8,7 @@ from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.client.health import State
 from folkmoot.metrics import names
 from folkmoot.metrics.families import Metric, family
-from folkmoot.metrics.names import Declared
+from folkmoot.metrics.names import MetricDeclaration
 from folkmoot.metrics.pages import Page
 from folkmoot.producers.async_producer import AsyncProducer
 from folkmoot.producers.producer import Producer
@@ -59,8 +59,12 @@ class ClientMetrics:
     def collect(self) -> Iterator[Metric]:
         consumers = [each for each in self._clients if isinstance(each, AnyConsumer)]
         producers = [each for each in self._clients if not isinstance(each, AnyConsumer)]
-        yield from _counted(names.PRODUCER, ((_labels(each), each.metrics()) for each in producers))
-        yield from _counted(names.CONSUMER, ((_labels(each), each.metrics()) for each in consumers))
+        yield from _client_families(
+            names.PRODUCER, ((_labels(each), each.metrics()) for each in producers)
+        )
+        yield from _client_families(
+            names.CONSUMER, ((_labels(each), each.metrics()) for each in consumers)
+        )
         health = [(_labels(each), each.health()) for each in consumers]
         yield family(names.WELL, ((labels, each.is_well) for labels, each in health))
         yield family(names.ALARMS, ((labels, len(each.alarms)) for labels, each in health))
@@ -110,9 +114,9 @@ def _labels(client: Client) -> tuple[str, ...]:
     return (name,)
 
 
-def _counted(
-    table: Iterable[Declared], clients: Iterable[tuple[tuple[str, ...], dict[str, float]]]
+def _client_families(
+    table: Iterable[MetricDeclaration], clients: Iterable[tuple[tuple[str, ...], dict[str, float]]]
 ) -> Iterator[Metric]:
-    counted = list(clients)
+    snapshots = list(clients)
     for each in table:
-        yield family(each, ((labels, values[each.key]) for labels, values in counted))
+        yield family(each, ((labels, values[each.key]) for labels, values in snapshots))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-from folkmoot.metrics.names import Declared
+from folkmoot.metrics.names import MetricDeclaration
 from folkmoot.protocol.errors import MissingExtra, pip_command
 from folkmoot.protocol.histogram import BOUNDS, HistogramSnapshot
 
@@ -33,30 +33,30 @@ _BOUNDS: Final = (*map(str, BOUNDS), "+Inf")
 Labelled = Iterable[tuple[Sequence[str], float]]
 
 
-def family(declared: Declared, samples: Labelled) -> Metric:
+def family(declared: MetricDeclaration, samples: Labelled) -> Metric:
     """A metric with a sample for each series: the values of its labels, and the series' value."""
-    found = Metric(declared.name.removesuffix("_total"), declared.help, declared.kind)
+    metric = Metric(declared.name.removesuffix("_total"), declared.help, declared.kind)
     for labels, value in samples:
-        found.add_sample(declared.name, dict(zip(declared.labels, labels, strict=True)), value)
-    return found
+        metric.add_sample(declared.name, dict(zip(declared.labels, labels, strict=True)), value)
+    return metric
 
 
 def singles(
-    table: Iterable[Declared], values: Mapping[str, Any], labels: Sequence[str] = ()
+    table: Iterable[MetricDeclaration], values: Mapping[str, Any], labels: Sequence[str] = ()
 ) -> list[Metric]:
     """The metrics of a table that have one value each, which a snapshot calls by their keys."""
     return [family(each, [(labels, float(values[each.key]))]) for each in table]
 
 
 def histogram(
-    declared: Declared, series: Iterable[tuple[Sequence[str], HistogramSnapshot]]
+    declared: MetricDeclaration, series: Iterable[tuple[Sequence[str], HistogramSnapshot]]
 ) -> Metric:
-    found = Metric(declared.name, declared.help, declared.kind)
+    metric = Metric(declared.name, declared.help, declared.kind)
     for values, durations in series:
         labels = dict(zip(declared.labels, values, strict=True))
         counts = list(accumulate(durations.counts))
         for bound, count in zip(_BOUNDS, counts, strict=True):
-            found.add_sample(f"{declared.name}_bucket", {**labels, "le": bound}, count)
-        found.add_sample(f"{declared.name}_count", labels, counts[-1])
-        found.add_sample(f"{declared.name}_sum", labels, durations.total)
-    return found
+            metric.add_sample(f"{declared.name}_bucket", {**labels, "le": bound}, count)
+        metric.add_sample(f"{declared.name}_count", labels, counts[-1])
+        metric.add_sample(f"{declared.name}_sum", labels, durations.total)
+    return metric

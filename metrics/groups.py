@@ -26,13 +26,13 @@ class GroupMetrics:
     def __init__(self, admin: Admin, groups: Collection[str] = ()) -> None:
         """`groups` are names; empty means all."""
         self._admin = admin
-        self._wanted = groups
+        self._group_names = groups
         self._lock = Lock()
         self._trouble: str | None = None
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            groups = self._read(lambda: self._admin.describe_groups(self._wanted or None))
+            groups = self._read(lambda: self._admin.describe_groups(self._group_names or None))
         members = (((each.name,), len(each.members)) for each in groups)
         yield family(names.GROUP_MEMBERS, members)
         yield family(
@@ -53,18 +53,18 @@ class GroupMetrics:
             values = (
                 (labels, getattr(each, declared.key)) for labels, each in rows[:MOST_PARTITIONS]
             )
-            known = ((labels, value) for labels, value in values if value is not None)
-            yield family(declared, known)
+            known_values = ((labels, value) for labels, value in values if value is not None)
+            yield family(declared, known_values)
 
-    def _read(self, question: Callable[[], _T]) -> _T:
+    def _read(self, read: Callable[[], _T]) -> _T:
         """Read by the admin, whose lock is held, and remember whether it succeeded."""
         try:
-            answer = question()
+            result = read()
         except FolkmootError as error:
             self._trouble = str(error)
             raise
         self._trouble = None
-        return answer
+        return result
 
     def alive(self) -> Page:
         """The process lives: it retries what it cannot reach."""

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 Kind = Literal["counter", "gauge", "histogram"]
 
 
-class Declared(NamedTuple):
+class MetricDeclaration(NamedTuple):
     """A metric. `key` is the name of its value in a snapshot, "" if it has several values."""
 
     key: str
@@ -19,12 +19,12 @@ class Declared(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-def _gauge(key: str, name: str, help: str) -> Declared:
-    return Declared(key, f"folkmoot_{name}", "gauge", help)
+def _gauge(key: str, name: str, help: str) -> MetricDeclaration:
+    return MetricDeclaration(key, f"folkmoot_{name}", "gauge", help)
 
 
-def _counter(key: str, name: str, help: str) -> Declared:
-    return Declared(key, f"folkmoot_{name}_total", "counter", help)
+def _counter(key: str, name: str, help: str) -> MetricDeclaration:
+    return MetricDeclaration(key, f"folkmoot_{name}_total", "counter", help)
 
 
 CONTROLLER: Final = (
@@ -35,7 +35,9 @@ CONTROLLER: Final = (
 BROKER: Final = (
     *CONTROLLER,
     _counter("zookeeper_sessions", "zookeeper_sessions", "ZooKeeper sessions opened."),
-    Declared("brokers", "kafka_brokers", "gauge", "Registered brokers, as this broker sees it."),
+    MetricDeclaration(
+        "brokers", "kafka_brokers", "gauge", "Registered brokers, as this broker sees it."
+    ),
     _gauge("topics", "topics", "Topics of the cluster, as this broker sees it."),
     _gauge(
         "cluster_partitions", "partitions", "Partitions of the cluster, as this broker sees it."
@@ -94,41 +96,41 @@ BROKER: Final = (
 )
 
 _API: Final = ("api",)
-REQUESTS: Final = Declared(
+REQUESTS: Final = MetricDeclaration(
     "", "folkmoot_broker_requests_total", "counter", "Requests received, by api.", _API
 )
-REQUEST_BYTES: Final = Declared(
+REQUEST_BYTES: Final = MetricDeclaration(
     "", "folkmoot_broker_request_bytes_total", "counter", "Bytes of requests, by api.", _API
 )
-RESPONSE_BYTES: Final = Declared(
+RESPONSE_BYTES: Final = MetricDeclaration(
     "",
     "folkmoot_broker_response_bytes_total",
     "counter",
     "Bytes of batches in responses, by api: fetch for consumers, replica_fetch for followers.",
     _API,
 )
-REQUEST_SECONDS: Final = Declared(
+REQUEST_SECONDS: Final = MetricDeclaration(
     "",
     "folkmoot_broker_request_seconds",
     "histogram",
     "From a request's arrival to its answer, including its waiting time, by api.",
     _API,
 )
-ERRORS: Final = Declared(
+ERRORS: Final = MetricDeclaration(
     "",
     "folkmoot_broker_errors_total",
     "counter",
     "Errors answered, for a request or one of its entries, by kind.",
     ("error",),
 )
-PURGATORY: Final = Declared(
+PURGATORY: Final = MetricDeclaration(
     "",
     "folkmoot_broker_purgatory_requests",
     "gauge",
     "Requests that wait, by operation: fetches for records, produces to be committed.",
     ("operation",),
 )
-FLUSH_SECONDS: Final = Declared(
+FLUSH_SECONDS: Final = MetricDeclaration(
     "",
     "folkmoot_broker_flush_seconds",
     "histogram",
@@ -141,90 +143,102 @@ LEFT_OUT: Final = _gauge(
 _PARTITION: Final = ("topic", "partition")
 
 
-def _of_led(key: str, name: str, help: str) -> Declared:
-    return Declared(key, f"kafka_topic_partition_{name}", "gauge", help, _PARTITION)
+def _leader_metric(key: str, name: str, help: str) -> MetricDeclaration:
+    return MetricDeclaration(key, f"kafka_topic_partition_{name}", "gauge", help, _PARTITION)
 
 
 LED: Final = (
-    _of_led("high_watermark", "current_offset", "High watermark, from the leader."),
-    _of_led("log_start", "oldest_offset", "First offset that can be read, from the leader."),
-    _of_led("replicas", "replicas", "Number of replicas, from the leader."),
-    _of_led("in_sync", "in_sync_replica", "Number of in-sync replicas, from the leader."),
-    _of_led(
+    _leader_metric("high_watermark", "current_offset", "High watermark, from the leader."),
+    _leader_metric("log_start", "oldest_offset", "First offset that can be read, from the leader."),
+    _leader_metric("replicas", "replicas", "Number of replicas, from the leader."),
+    _leader_metric("in_sync", "in_sync_replica", "Number of in-sync replicas, from the leader."),
+    _leader_metric(
         "is_under_replicated",
         "under_replicated_partition",
         "1 if a replica is not in sync, from the leader.",
     ),
 )
 REPLICA: Final = (
-    Declared("size", "folkmoot_log_size_bytes", "gauge", "A replica's log, in bytes.", _PARTITION),
-    Declared("segments", "folkmoot_log_segments", "gauge", "A replica's segments.", _PARTITION),
+    MetricDeclaration(
+        "size", "folkmoot_log_size_bytes", "gauge", "A replica's log, in bytes.", _PARTITION
+    ),
+    MetricDeclaration(
+        "segments", "folkmoot_log_segments", "gauge", "A replica's segments.", _PARTITION
+    ),
 )
 
 _CLIENT: Final = ("client_id",)
 
 
-def _sent(key: str, name: str, help: str, kind: Kind = "counter") -> Declared:
+def _producer_metric(key: str, name: str, help: str, kind: Kind = "counter") -> MetricDeclaration:
     suffix = "_total" if kind == "counter" else ""
-    return Declared(key, f"folkmoot_producer_{name}{suffix}", kind, help, _CLIENT)
+    return MetricDeclaration(key, f"folkmoot_producer_{name}{suffix}", kind, help, _CLIENT)
 
 
 PRODUCER: Final = (
-    _sent("records_delivered", "records_delivered", "Records acknowledged."),
-    _sent("records_failed", "records_failed", "Records failed."),
-    _sent("batches_delivered", "batches_delivered", "Batches acknowledged."),
-    _sent("batches_failed", "batches_failed", "Batches failed."),
-    _sent("batches_sent", "batches_sent", "Batches sent; each attempt counts."),
-    _sent("batches_retried", "batches_retried", "Batches sent again."),
-    _sent("requests_sent", "requests_sent", "Requests to produce."),
-    _sent("bytes_sent", "sent_bytes", "Bytes of batches sent; each attempt counts."),
-    _sent("bytes_packed", "packed_bytes", "Bytes of batches made, before compression."),
-    _sent("bytes_compressed", "compressed_bytes", "Bytes of batches after compression."),
-    _sent("epochs_begun", "epochs_begun", "Epochs begun because sequences did not fit."),
-    _sent(
+    _producer_metric("records_delivered", "records_delivered", "Records acknowledged."),
+    _producer_metric("records_failed", "records_failed", "Records failed."),
+    _producer_metric("batches_delivered", "batches_delivered", "Batches acknowledged."),
+    _producer_metric("batches_failed", "batches_failed", "Batches failed."),
+    _producer_metric("batches_sent", "batches_sent", "Batches sent; each attempt counts."),
+    _producer_metric("batches_retried", "batches_retried", "Batches sent again."),
+    _producer_metric("requests_sent", "requests_sent", "Requests to produce."),
+    _producer_metric("bytes_sent", "sent_bytes", "Bytes of batches sent; each attempt counts."),
+    _producer_metric("bytes_packed", "packed_bytes", "Bytes of batches made, before compression."),
+    _producer_metric("bytes_compressed", "compressed_bytes", "Bytes of batches after compression."),
+    _producer_metric("epochs_begun", "epochs_begun", "Epochs begun because sequences did not fit."),
+    _producer_metric(
         "queue_seconds", "queue_seconds", "Waiting time of all batches before their first request."
     ),
-    _sent("buffered_records", "buffered_records", "Records not delivered yet.", "gauge"),
-    _sent("buffered_bytes", "buffered_bytes", "Bytes of these records.", "gauge"),
+    _producer_metric("buffered_records", "buffered_records", "Records not delivered yet.", "gauge"),
+    _producer_metric("buffered_bytes", "buffered_bytes", "Bytes of these records.", "gauge"),
 )
 
 _MEMBER: Final = ("client_id", "group")
 
 
-def _read(key: str, name: str, help: str, kind: Kind = "counter") -> Declared:
+def _consumer_metric(key: str, name: str, help: str, kind: Kind = "counter") -> MetricDeclaration:
     suffix = "_total" if kind == "counter" else ""
-    return Declared(key, f"folkmoot_consumer_{name}{suffix}", kind, help, _MEMBER)
+    return MetricDeclaration(key, f"folkmoot_consumer_{name}{suffix}", kind, help, _MEMBER)
 
 
 CONSUMER: Final = (
-    _read("records_fetched", "records_fetched", "Records fetched."),
-    _read("records_taken", "records_taken", "Records handed out from the buffer."),
-    _read("batches_fetched", "batches_fetched", "Batches fetched."),
-    _read("bytes_fetched", "fetched_bytes", "Bytes fetched, compressed."),
-    _read("fetches_sent", "fetches_sent", "Requests to fetch."),
-    _read("fetches_refused", "fetches_refused", "Partitions with an error in a fetch."),
-    _read("offset_resets", "offset_resets", "Offsets out of range that were reset."),
-    _read("records_skipped", "records_skipped", "Records skipped: they could not be deserialized."),
-    _read("rebalances", "rebalances", "Plans of the group seen."),
-    _read("commits", "commits", "Commits answered."),
-    _read("commit_seconds", "commit_seconds", "Time of all commits."),
-    _read("fenced_commits", "fenced_commits", "Commits refused: another member had the partition."),
-    _read("lost_partitions", "lost_partitions", "Partitions lost without a release."),
-    _read("partitions", "assigned_partitions", "Partitions that are read.", "gauge"),
-    _read("buffered_bytes", "buffered_bytes", "Bytes fetched and not yet handed out.", "gauge"),
+    _consumer_metric("records_fetched", "records_fetched", "Records fetched."),
+    _consumer_metric("records_taken", "records_taken", "Records handed out from the buffer."),
+    _consumer_metric("batches_fetched", "batches_fetched", "Batches fetched."),
+    _consumer_metric("bytes_fetched", "fetched_bytes", "Bytes fetched, compressed."),
+    _consumer_metric("fetches_sent", "fetches_sent", "Requests to fetch."),
+    _consumer_metric("fetches_refused", "fetches_refused", "Partitions with an error in a fetch."),
+    _consumer_metric("offset_resets", "offset_resets", "Offsets out of range that were reset."),
+    _consumer_metric(
+        "records_skipped", "records_skipped", "Records skipped: they could not be deserialized."
+    ),
+    _consumer_metric("rebalances", "rebalances", "Plans of the group seen."),
+    _consumer_metric("commits", "commits", "Commits answered."),
+    _consumer_metric("commit_seconds", "commit_seconds", "Time of all commits."),
+    _consumer_metric(
+        "fenced_commits", "fenced_commits", "Commits refused: another member had the partition."
+    ),
+    _consumer_metric("lost_partitions", "lost_partitions", "Partitions lost without a release."),
+    _consumer_metric("partitions", "assigned_partitions", "Partitions that are read.", "gauge"),
+    _consumer_metric(
+        "buffered_bytes", "buffered_bytes", "Bytes fetched and not yet handed out.", "gauge"
+    ),
 )
-WELL: Final = _read("", "well", "1 if it reads, or is about to, else 0.", "gauge")
-ALARMS: Final = _read("", "alarms", "Alarms of the consumer: see health().alarms.", "gauge")
-POLL_AGE: Final = _read(
+WELL: Final = _consumer_metric("", "well", "1 if it reads, or is about to, else 0.", "gauge")
+ALARMS: Final = _consumer_metric(
+    "", "alarms", "Alarms of the consumer: see health().alarms.", "gauge"
+)
+POLL_AGE: Final = _consumer_metric(
     "",
     "last_poll_age_seconds",
     "Time since the application asked for records; members of a group only.",
     "gauge",
 )
-STATE: Final = Declared(
+STATE: Final = MetricDeclaration(
     "", "folkmoot_consumer_state", "gauge", "1 for the current state.", (*_MEMBER, "state")
 )
-LAG: Final = Declared(
+LAG: Final = MetricDeclaration(
     "",
     "folkmoot_consumer_lag_records",
     "gauge",
@@ -234,14 +248,14 @@ LAG: Final = Declared(
 
 _GROUP: Final = ("consumergroup", *_PARTITION)
 GROUP: Final = (
-    Declared(
+    MetricDeclaration(
         "committed",
         "kafka_consumergroup_current_offset",
         "gauge",
         "The committed offset of a group: the next one to process.",
         _GROUP,
     ),
-    Declared(
+    MetricDeclaration(
         "lag",
         "kafka_consumergroup_lag",
         "gauge",
@@ -249,7 +263,7 @@ GROUP: Final = (
         "end is below the committed offset.",
         _GROUP,
     ),
-    Declared(
+    MetricDeclaration(
         "behind",
         "folkmoot_consumergroup_lag_seconds",
         "gauge",
@@ -257,10 +271,10 @@ GROUP: Final = (
         _GROUP,
     ),
 )
-GROUP_MEMBERS: Final = Declared(
+GROUP_MEMBERS: Final = MetricDeclaration(
     "", "kafka_consumergroup_members", "gauge", "Live members of a group.", ("consumergroup",)
 )
-GROUP_PARTITIONS: Final = Declared(
+GROUP_PARTITIONS: Final = MetricDeclaration(
     "",
     "folkmoot_consumergroup_partitions",
     "gauge",
@@ -272,14 +286,14 @@ GROUP_LEFT_OUT: Final = _gauge(
     "", "consumergroup_partitions_left_out", "Groups' partitions without metrics: too many."
 )
 
-REGISTRY_REQUESTS: Final = Declared(
+REGISTRY_REQUESTS: Final = MetricDeclaration(
     "",
     "folkmoot_registry_requests_total",
     "counter",
     "Requests that the schema registry's server has answered, by method and status.",
     ("method", "status"),
 )
-REGISTRY_SECONDS: Final = Declared(
+REGISTRY_SECONDS: Final = MetricDeclaration(
     "",
     "folkmoot_registry_request_seconds",
     "histogram",

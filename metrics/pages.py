@@ -34,7 +34,7 @@ class Page(NamedTuple):
     details: dict[str, Any]
 
 
-class Watched(Protocol):
+class MetricsSource(Protocol):
     """The source of the pages; called by threads of the server."""
 
     def collect(self) -> Iterable[Metric]:
@@ -51,14 +51,14 @@ class Watched(Protocol):
 
 
 class _Server(ThreadingHTTPServer):
-    def __init__(self, host: str, port: int, watched: Watched) -> None:
+    def __init__(self, host: str, port: int, source: MetricsSource) -> None:
         """Raises OSError, OverflowError."""
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(watched)
+        registry.register(source)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), partial(_Handler, registry, watched))
+        super().__init__((host, port), partial(_Handler, registry, source))
 
     def server_bind(self) -> None:
         """Bind without http.server's look-up of the own host name, which may block."""
@@ -66,24 +66,24 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serve_metrics(host: str, port: int, watched: Watched) -> Iterator[str]:
+def serve_metrics(host: str, port: int, source: MetricsSource) -> Iterator[str]:
     """Serve the pages as long as the block lasts → the address, "host:port". Port 0 is a free one.
 
     Raises AddressTaken.
     """
     host = host.strip("[]")
     try:
-        server = _Server(host, port, watched)
+        server = _Server(host, port, source)
     except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise AddressTaken(
-            f"metrics cannot be served at {host}:{port}: {why}: choose another port or host"
+            f"metrics cannot be served at {host}:{port}: {reason}: choose another port or host"
         ) from None
     thread = Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     try:
-        shown = f"[{host}]" if ":" in host else host
-        yield f"{shown}:{server.server_address[1]}"
+        url_host = f"[{host}]" if ":" in host else host
+        yield f"{url_host}:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()
@@ -94,19 +94,19 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = REQUEST_TIMEOUT
 
-    def __init__(self, registry: CollectorRegistry, watched: Watched, *rest: Any) -> None:
+    def __init__(self, registry: CollectorRegistry, source: MetricsSource, *arguments: Any) -> None:
         self._registry = registry
-        self._watched = watched
-        super().__init__(*rest)
+        self._source = source
+        super().__init__(*arguments)
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         try:
             if path == "/metrics":
                 encode, kind = choose_encoder(self.headers.get("Accept", ""))
-                self._answer(HTTPStatus.OK, kind, encode(self._registry))
+                self._respond(HTTPStatus.OK, kind, encode(self._registry))
             elif path in ("/healthz", "/readyz"):
-                page = self._watched.alive() if path == "/healthz" else self._watched.ready()
+                page = self._source.alive() if path == "/healthz" else self._source.ready()
                 status = HTTPStatus.OK if page.is_well else HTTPStatus.SERVICE_UNAVAILABLE
                 self._json(status, {"ok": page.is_well, **page.details})
             else:
@@ -118,13 +118,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True  # who asked is gone
         except Exception:
             logger.exception("%s could not be answered", path)
-            said = {"ok": False, "error": "the log of this process says why"}
-            self._json(HTTPStatus.INTERNAL_SERVER_ERROR, said)
+            details = {"ok": False, "error": "the log of this process says why"}
+            self._json(HTTPStatus.INTERNAL_SERVER_ERROR, details)
 
-    def _json(self, status: HTTPStatus, said: dict[str, Any]) -> None:
-        self._answer(status, "application/json", json.dumps(said).encode() + b"\n")
+    def _json(self, status: HTTPStatus, details: dict[str, Any]) -> None:
+        self._respond(status, "application/json", json.dumps(details).encode() + b"\n")
 
-    def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+    def _respond(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))

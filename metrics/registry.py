@@ -16,7 +16,7 @@ from folkmoot.metrics.families import (
 from folkmoot.protocol.histogram import HistogramSnapshot
 
 
-class Counted(Protocol):
+class RequestCounters(Protocol):
     """The server's counters."""
 
     def requests(self) -> dict[tuple[str, str], int]:
@@ -29,16 +29,16 @@ class Counted(Protocol):
 class RegistryMetrics:
     """The page `/metrics` of the server, which serves it itself."""
 
-    def __init__(self, counted: Counted) -> None:
-        self._counted = counted
+    def __init__(self, counters: RequestCounters) -> None:
+        self._counters = counters
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        yield family(names.REGISTRY_REQUESTS, sorted(self._counted.requests().items()))
-        yield histogram(names.REGISTRY_SECONDS, [((), self._counted.seconds())])
+        yield family(names.REGISTRY_REQUESTS, sorted(self._counters.requests().items()))
+        yield histogram(names.REGISTRY_SECONDS, [((), self._counters.seconds())])
 
     def page(self, accept: str) -> tuple[str, bytes]:
         """Return content type and body for a header `Accept`."""

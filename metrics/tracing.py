@@ -37,8 +37,8 @@ def inject(
     propagate.inject(carrier, context)
     # A tracestate that was left beside another traceparent would speak of the wrong trace.
     former = propagate.get_global_textmap().fields if carrier else ()
-    kept = [(name, value) for name, value in headers if name not in former]
-    return [*kept, *((name, value.encode()) for name, value in carrier.items())]
+    own_headers = [(name, value) for name, value in headers if name not in former]
+    return [*own_headers, *((name, value.encode()) for name, value in carrier.items())]
 
 
 def extract(record: Record, context: Context | None = None) -> Context:

@@ -24,7 +24,7 @@ from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.offsets import bounds
 from folkmoot.spark_apps.offsets.checkpoint import NO_EPOCH, Range
-from folkmoot.spark_apps.offsets.log_watch import BROKER_WAIT, LogWatch, Place
+from folkmoot.spark_apps.offsets.log_watch import BROKER_WAIT, LogWatch, ReadPosition
 from folkmoot.spark_apps.options.config import BatchConfig, Bound
 from folkmoot.spark_apps.tasks import planning
 from folkmoot.spark_apps.tasks.planning import Task
@@ -51,11 +51,12 @@ def tasks(config: BatchConfig) -> list[Task]:
         ranges = _ranges(config, partitions, logs)
         if not ranges:
             return []
-        places = {
-            each: Place(partitions[each], range_.first, NO_EPOCH) for each, range_ in ranges.items()
+        positions = {
+            each: ReadPosition(partitions[each], range_.first, NO_EPOCH)
+            for each, range_ in ranges.items()
         }
-        with closing(Wakeup()) as nobody:
-            logs.watch(places, SAMPLE_WAIT, nobody)  # reports the size of records
+        with closing(Wakeup()) as unused_wakeup:
+            logs.watch(positions, SAMPLE_WAIT, unused_wakeup)  # reports the size of records
         sizes = {each: range_.size for each, range_ in ranges.items()}
         records = planning.task_records(sizes, config, logs)
         topic_ids = {topic: basis.topic_id for topic, basis in topics.items()}
@@ -64,8 +65,8 @@ def tasks(config: BatchConfig) -> list[Task]:
 
 def _topics(config: BatchConfig, finder: ZooKeeperDiscovery) -> dict[str, TopicBasis]:
     """Those that are read, with their ids and numbers of partitions."""
-    wants = MemberInfo(config.topics, "", 0.0, pattern=config.subscribePattern)
-    topics = finder.ask(group_plans.wanted_topics([wants]))
+    subscription = MemberInfo(config.topics, "", 0.0, pattern=config.subscribePattern)
+    topics = finder.ask(group_plans.wanted_topics([subscription]))
     if config.subscribePattern and not topics:
         raise UnknownTopicOrPartition(f"no topic matches {config.subscribePattern!r}")
     for topic in config.topics:
@@ -88,14 +89,14 @@ def _ranges(
     """Return the ranges to read, without empty ones."""
     for topic in sorted({each.topic for each in partitions}):
         logs.partitions(topic, BROKER_WAIT)
-    first = _complete(logs, partitions, bounds.resolved(config.starting(), partitions, logs))
-    end = _complete(logs, partitions, bounds.resolved(config.ending(), partitions, logs))
+    first = _complete(logs, partitions, bounds.resolve(config.starting(), partitions, logs))
+    end = _complete(logs, partitions, bounds.resolve(config.ending(), partitions, logs))
     last = _complete(logs, partitions, logs.find(partitions, LATEST, BROKER_WAIT))
     for each in partitions:
         if end[each] > last[each] or first[each] > last[each]:
-            asked = max(first[each], end[each])
+            requested = max(first[each], end[each])
             raise OffsetOutOfRange(
-                f"{each} ends at {last[each]}: offset {asked} does not exist yet"
+                f"{each} ends at {last[each]}: offset {requested} does not exist yet"
             )
         if first[each] > end[each]:
             raise ConfigError(
@@ -105,8 +106,8 @@ def _ranges(
 
 
 def _complete(
-    logs: LogWatch, partitions: Mapping[TopicPartition, str], found: dict[TopicPartition, int]
+    logs: LogWatch, partitions: Mapping[TopicPartition, str], offsets: dict[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    if silent := partitions.keys() - found.keys():
+    if silent := partitions.keys() - offsets.keys():
         raise RequestTimeout(logs.describe_silence(silent))
-    return found
+    return offsets

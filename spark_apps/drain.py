@@ -28,7 +28,7 @@ class Drain(DataSource):
         for runner in json.loads(self.options["runners"]):
             if runner["host"] == socket.gethostname() and _is_runner(runner["pid"]):
                 os.kill(runner["pid"], DRAIN_SIGNAL)
-        return "told boolean"
+        return "signalled boolean"
 
 
 def _is_runner(pid: int) -> bool:

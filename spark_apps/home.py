@@ -11,7 +11,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-_kept: dict[str, tempfile.TemporaryDirectory[str]] = {}
+_directories: dict[str, tempfile.TemporaryDirectory[str]] = {}
 
 
 def use_unzipped_home() -> None:
@@ -32,4 +32,4 @@ def use_unzipped_home() -> None:
             (home / entry.name).symlink_to(entry)
     (home / "python" / "lib").mkdir(parents=True)
     os.environ["SPARK_HOME"] = str(home)
-    _kept[directory.name] = directory
+    _directories[directory.name] = directory

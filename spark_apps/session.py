@@ -68,27 +68,29 @@ def stop_gracefully(query: StreamingQuery, timeout: float = 60.0) -> bool:
     The source starts no new batch after the request, which needs at least one finished batch.
     Without that a query comes to rest only when nothing new arrives.
     """
-    _tell_to_drain(query)
-    rested: list[bool] = []
+    _request_drain(query)
+    idle_results: list[bool] = []
 
-    def rest() -> None:
+    def wait_until_idle() -> None:
         try:
             query.processAllAvailable()
-            rested.append(True)
+            idle_results.append(True)
         except StreamingQueryException:
-            rested.append(False)  # it has failed; `stop` and `exception()` are the caller's to see
+            idle_results.append(
+                False
+            )  # it has failed; `stop` and `exception()` are the caller's to see
 
     # The call has no timeout of its own, and ends when the query does.
-    waiting = threading.Thread(target=rest, name="folkmoot-rest", daemon=True)
+    waiting = threading.Thread(target=wait_until_idle, name="folkmoot-rest", daemon=True)
     waiting.start()
     waiting.join(timeout)
-    reached = rested == [True]
+    is_idle = idle_results == [True]
     query.stop()
     waiting.join(timeout)
-    return reached
+    return is_idle
 
 
-def _tell_to_drain(query: StreamingQuery) -> None:
+def _request_drain(query: StreamingQuery) -> None:
     """By Spark, on the driver's machine, which may be another one than the application's (Spark Connect)."""
     if runners := list(_runners(query)):
         spark = SparkSession.active()
@@ -99,12 +101,12 @@ def _tell_to_drain(query: StreamingQuery) -> None:
 
 def _runners(query: StreamingQuery) -> Iterator[dict[str, Any]]:
     """The processes of the query's sources, as they report them."""
-    seen = set()
+    reported_pids = set()
     for progress in reversed(query.recentProgress):
         for source in progress["sources"]:
             reported = source.get("latestOffset")
             found = json.loads(reported) if isinstance(reported, str) else reported
             runner = found.get("runner") if isinstance(found, dict) else None
-            if runner is not None and runner["pid"] not in seen:
-                seen.add(runner["pid"])
+            if runner is not None and runner["pid"] not in reported_pids:
+                reported_pids.add(runner["pid"])
                 yield runner

@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 from folkmoot.protocol.errors import FolkmootError
 from folkmoot.spark_apps.drain import DRAIN_SIGNAL
 from folkmoot.spark_apps.offsets.checkpoint import Ends, to_json
-from folkmoot.spark_apps.options.columns import chosen, columns
+from folkmoot.spark_apps.options.columns import columns, select_columns
 from folkmoot.spark_apps.options.config import (
     FORMAT,
     BatchConfig,
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
     from folkmoot.spark_apps.stream.query_member import QueryMember
     from folkmoot.spark_apps.tasks.planning import Task
-    from folkmoot.spark_apps.typed.decoding import KnownSchema
+    from folkmoot.spark_apps.typed.decoding import ResolvedSchema
 
-MOST_ROWS = 2**31 - 1
+MAX_ROWS = 2**31 - 1
 """The engine's limit where the options have none: `QueryMember` limits batches itself."""
 LEAVE_TIMEOUT = 5.0
 
@@ -56,7 +56,7 @@ LEAVE_TIMEOUT = 5.0
 class FolkmootDataSource(DataSource):
     """`format("folkmoot")`; options in config.py, columns as Spark's Kafka source."""
 
-    _reader_schema: "KnownSchema | None" = None
+    _reader_schema: "ResolvedSchema | None" = None
     """Looked up once, with the columns: all readers of this source have the same."""
 
     @classmethod
@@ -74,9 +74,9 @@ class FolkmootDataSource(DataSource):
             if "group" in {name.lower() for name in self.options}:
                 raise
             config = BatchConfig.of(self.options)
-        return self._offered(config)
+        return self._all_columns(config)
 
-    def _offered(self, config: SourceConfig) -> StructType:
+    def _all_columns(self, config: SourceConfig) -> StructType:
         """All columns that there are. Raises ConfigError, and why there is no schema of values."""
         if config.valueFormat != "avro":
             return columns(config.includeHeaders)
@@ -93,12 +93,12 @@ class FolkmootDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         config = StreamConfig.of(self.options)
-        names = chosen(schema, self._offered(config))
+        names = select_columns(schema, self._all_columns(config))
         return FolkmootStreamReader(config, names, self._reader_schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         config = BatchConfig.of(self.options)
-        names = chosen(schema, self._offered(config))
+        names = select_columns(schema, self._all_columns(config))
         return FolkmootReader(config, names, self._reader_schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
@@ -119,7 +119,7 @@ class _TaskReader:
         self,
         config: Any,
         names: tuple[str, ...],
-        reader_schema: "KnownSchema | None" = None,
+        reader_schema: "ResolvedSchema | None" = None,
     ) -> None:
         self._config = config
         self._names = names
@@ -177,20 +177,20 @@ class FolkmootStreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerA
         return to_json(Ends(self._config.group))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._config.maxOffsetsPerTrigger or MOST_ROWS)
+        return ReadMaxRows(self._config.maxOffsetsPerTrigger or MAX_ROWS)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._joined().prepare()
+        self._join().prepare()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        return self._joined().latest(start, _rows(limit))
+        return self._join().latest(start, _rows(limit))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._member is None else self._member.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """From `end` alone: a replay after a restart reads the same, whichever member owns it by then."""
-        return [InputPartition(task) for task in self._joined().tasks(end)]
+        return [InputPartition(task) for task in self._join().tasks(end)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """`latestOffset` gets this end as its start, and commits it."""
@@ -200,13 +200,13 @@ class FolkmootStreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerA
         if member is not None:
             member.leave(LEAVE_TIMEOUT)
 
-    def _joined(self) -> "QueryMember":
+    def _join(self) -> "QueryMember":
         if self._member is None:
             from folkmoot.spark_apps.stream.membership import query_member
 
             schema = self._reader_schema
             self._member = member = query_member(self._config, schema.id if schema else 0)
-            _obey_signals(member)
+            _install_signal_handlers(member)
             member.start()
         return self._member
 
@@ -219,7 +219,7 @@ def _rows(limit: ReadLimit) -> int | None:
     return None
 
 
-def _obey_signals(member: "QueryMember") -> None:
+def _install_signal_handlers(member: "QueryMember") -> None:
     """SIGTERM ends this process in order; DRAIN_SIGNAL lets the query become idle."""
     if threading.current_thread() is not threading.main_thread():
         return  # signals belong to the owner of the main thread

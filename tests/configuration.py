@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from folkmoot.admin.config import AdminConfig
 from folkmoot.brokers.server.config import BrokerConfig
-from folkmoot.console.options.declared import documented
+from folkmoot.console.options.declared import read_documentation
 from folkmoot.consumers.client.consumer import ConsumerOptions
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.producers.config import ProducerConfig
@@ -76,7 +76,7 @@ def _section(title: str, config: Any, how: str) -> Iterator[str]:
     yield from (f"## {title}", "", how, "")
     yield from ("| option | what it may be | default | meaning |", "|---|---|---|---|")
     for (name, option), declared in zip(
-        documented(config).items(), declarations(config).values(), strict=True
+        read_documentation(config).items(), declarations(config).values(), strict=True
     ):
         default = f"`{option.default}`" if option.default else "required"
         number = str(declared).removeprefix("a ")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import folkmoot
-from folkmoot.console.options.declared import documented
+from folkmoot.console.options.declared import read_documentation
 from tests.configuration import PAGE, SECTIONS, page
 
 
@@ -16,7 +16,9 @@ def test_the_reference_is_made_of_the_declarations() -> None:
 
 @pytest.mark.parametrize("config", [config for _, config, _ in SECTIONS])
 def test_every_option_says_what_it_means(config: Any) -> None:
-    assert [name for name, each in documented(config).items() if each.meaning[-1:] != "."] == []
+    assert [
+        name for name, each in read_documentation(config).items() if each.meaning[-1:] != "."
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,10 @@ class DeliveryLog:
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
-    def add(self, found: Iterable[tuple[int, int]]) -> None:
+    def add(self, deliveries: Iterable[tuple[int, int]]) -> None:
         """Partitions and offsets that a poll has just returned."""
         now = time.monotonic_ns()
-        entries = b"".join(ENTRY.pack(now, partition, offset) for partition, offset in found)
+        entries = b"".join(ENTRY.pack(now, partition, offset) for partition, offset in deliveries)
         if entries:
             os.write(self._file, entries)
 
@@ -46,16 +46,16 @@ class DeliveryReader:
         self._path = path
         self._read = 0
 
-    def more(self) -> Iterator[Delivery]:
+    def read_new(self) -> Iterator[Delivery]:
         """What was added since the last time."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
             file.seek(self._read)
             data = file.read()
-        whole = len(data) - len(data) % ENTRY.size
-        self._read += whole
-        for at, partition, offset in ENTRY.iter_unpack(data[:whole]):
+        complete_size = len(data) - len(data) % ENTRY.size
+        self._read += complete_size
+        for at, partition, offset in ENTRY.iter_unpack(data[:complete_size]):
             yield Delivery(at / 1e9, partition, offset)
 
 

@@ -26,33 +26,35 @@ Send = Callable[..., Any]
 Cells = list[bytes]
 
 
-def produce(given: Parameters) -> None:
+def produce(parameters: Parameters) -> None:
     """`how`: "send", "columns" (lists), "arrow"; `way` is what each record of "send" has besides."""
-    topic, path, count = given["topic"], Path(given["records"]), given["count"]
-    if given["how"] == "arrow":
+    topic, path, count = parameters["topic"], Path(parameters["records"]), parameters["count"]
+    if parameters["how"] == "arrow":
         columns: Any = [_array(lengths.tolist(), blob) for lengths, blob in read_blobs(path, count)]
     else:
         columns = read_columns(path, count)
     delivered: list[object] = []
     with Producer(
-        zookeeper=given["address"],
-        acks=given.get("acks", 1),
-        compression=given["compression"],
+        zookeeper=parameters["address"],
+        acks=parameters.get("acks", 1),
+        compression=parameters["compression"],
     ) as producer:
         ways: dict[str, Callable[[Any, Any], None]] = {
             "": partial(_plainly, producer.send, topic),
             "header": partial(_with_header, producer.send, topic),
             "callback": partial(_with_callback, producer.send, topic, delivered.append),
-            "partition": partial(_placed, producer.send, topic, given.get("partitions", 0)),
+            "partition": partial(
+                _to_partitions, producer.send, topic, parameters.get("partitions", 0)
+            ),
         }
-        way = given.get("way", "")
-        fill = ways[way] if given["how"] == "send" else partial(_in_batches, producer, topic)
+        way = parameters.get("way", "")
+        fill = ways[way] if parameters["how"] == "send" else partial(_in_batches, producer, topic)
 
         def send(keys: Any, values: Any) -> None:
             fill(keys, values)
             producer.flush(WAIT)
 
-        time_sending(given, columns, send)
+        time_sending(parameters, columns, send)
     if way == "callback" and len(delivered) != count:
         raise RuntimeError(f"{len(delivered)} of {count} deliveries were reported")
 
@@ -76,7 +78,7 @@ def _with_callback(send: Send, topic: str, callback: Send, keys: Cells, values: 
         send(topic, value, key, on_delivery=callback)
 
 
-def _placed(send: Send, topic: str, partitions: int, keys: Cells, values: Cells) -> None:
+def _to_partitions(send: Send, topic: str, partitions: int, keys: Cells, values: Cells) -> None:
     for key, value, number in zip(keys, values, cycle(range(partitions)), strict=False):
         send(topic, value, key, number)
 
@@ -98,71 +100,71 @@ def _array(lengths: list[int], blob: bytes) -> "pa.Array":
     return pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
 
 
-def consume(given: Parameters) -> None:
+def consume(parameters: Parameters) -> None:
     """`how`: "records" (one object at a time), "poll" (lists of them), "columns", "arrow"."""
-    topic, count = given["topic"], given["count"]
-    take = _READS[given["how"]]
+    topic, count = parameters["topic"], parameters["count"]
+    read = _READS[parameters["how"]]
     clock = Stopwatch()
-    with Consumer(zookeeper=given["address"]) as warm:
+    with Consumer(zookeeper=parameters["address"]) as warm:
         warm.assign(warm.partitions_of(topic))
-        take(warm, min(given["warm"], count))
-    with Consumer(zookeeper=given["address"]) as consumer:
+        read(warm, min(parameters["warm"], count))
+    with Consumer(zookeeper=parameters["address"]) as consumer:
         partitions = consumer.partitions_of(topic)
         clock.start()
         consumer.assign(partitions)
-        taken, size = take(consumer, count)
+        read_count, size = read(consumer, count)
         clock.stop()
         # How many records the log has in all, whether they were read or not.
         end = sum(consumer.end_offset(each) or 0 for each in partitions)
-        clock.tell(taken, bytes=size, end=end)
+        clock.report(read_count, bytes=size, end=end)
 
 
 def _iterate(consumer: Consumer, count: int) -> tuple[int, int]:
     """Cut into pieces, so that counting costs nothing per record, as it does in the peers' batches."""
-    taken = size = 0
+    read_count = size = 0
     records = iter(consumer)
-    while taken < count:
-        piece = min(ROWS, count - taken)
-        for record in islice(records, piece):
+    while read_count < count:
+        chunk = min(ROWS, count - read_count)
+        for record in islice(records, chunk):
             size += len(record.value or b"")
-        taken += piece
-    return taken, size
+        read_count += chunk
+    return read_count, size
 
 
 def _poll(consumer: Consumer, count: int) -> tuple[int, int]:
-    taken = size = 0
-    while taken < count:
+    read_count = size = 0
+    while read_count < count:
         records = consumer.poll(WAIT, max_records=ROWS)
         if not records:
             break
         for record in records:
             size += len(record.value or b"")
-        taken += len(records)
-    return taken, size
+        read_count += len(records)
+    return read_count, size
 
 
 def _read_columns(consumer: Consumer, count: int) -> tuple[int, int]:
     """Every value is there as an object, and looked at."""
-    taken = size = 0
+    read_count = size = 0
     for view in consumer.batches():
         values = view.values
         size += sum(map(len, values))  # type: ignore[arg-type]
-        taken += len(values)
-        if taken >= count:
+        read_count += len(values)
+        if read_count >= count:
             break
-    return taken, size
+    return read_count, size
 
 
 def _read_arrow(consumer: Consumer, count: int) -> tuple[int, int]:
     import pyarrow.compute as pc
 
-    taken = size = 0
+    read_count = size = 0
     for batch in consumer.arrow():
         size += pc.sum(pc.binary_length(batch.column("value"))).as_py()
-        taken += batch.num_rows
-        if taken >= count:
+        read_count += batch.num_rows
+        if read_count >= count:
             break
-    return taken, size
+    return read_count, size
 
 
 _READS: Final = {

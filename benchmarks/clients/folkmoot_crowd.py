@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from benchmarks.clients.program import Parameters, main, tell
+from benchmarks.clients.program import Parameters, main, report_event
 from folkmoot import Consumer, Producer, TopicPartition
 from folkmoot.consumers.group.events import Assigned, Lost, Revoking
 from folkmoot.consumers.group.group_thread import Member
@@ -20,7 +20,7 @@ from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper.kazoo_adapter import KazooSession
 from folkmoot.coordination.zookeeper.operations import Operation
 
-TURN: Final = 0.25
+POLL_TIMEOUT: Final = 0.25
 
 _requests: Counter[str] = Counter()
 
@@ -36,14 +36,14 @@ def _count_requests() -> None:
     KazooSession.submit = counted  # type: ignore[method-assign]
 
 
-class _Reading:
+class _ConsumingMember:
     """A member with a consumer, which a thread of its own owns."""
 
-    def __init__(self, given: Parameters) -> None:
-        self.share = 0
+    def __init__(self, parameters: Parameters) -> None:
+        self.owned_count = 0
         self.changed = 0.0
         """When it was last given a partition."""
-        self._given = given
+        self._parameters = parameters
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._live)
         self.start = self._thread.start
@@ -51,35 +51,35 @@ class _Reading:
         self.wait_until_left = self.end = self._thread.join
 
     def _live(self) -> None:
-        given = self._given
+        parameters = self._parameters
         with Consumer(
-            zookeeper=given["address"],
-            group=given["group"],
-            topics=[given["topic"]],
+            zookeeper=parameters["address"],
+            group=parameters["group"],
+            topics=[parameters["topic"]],
             on_assign=self._assigned,
         ) as consumer:
             while not self._leaving.is_set():
-                consumer.poll(TURN)
-                self.share = len(consumer.assignment())
+                consumer.poll(POLL_TIMEOUT)
+                self.owned_count = len(consumer.assignment())
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.changed = time.monotonic()
-        self.share = len(consumer.assignment())
+        self.owned_count = len(consumer.assignment())
 
 
-class _Bare:
+class _BareMember:
     """A member without a consumer: it owns partitions, and reads nothing of them."""
 
-    def __init__(self, given: Parameters, wakeup: Wakeup) -> None:
-        settings = MemberSettings(group=given["group"], topics=(given["topic"],))
+    def __init__(self, parameters: Parameters, wakeup: Wakeup) -> None:
+        settings = MemberSettings(group=parameters["group"], topics=(parameters["topic"],))
         self.changed = 0.0
         self._owned: dict[TopicPartition, int] = {}
-        self._member = Member(settings, connector(given["address"]), wakeup.wake)
+        self._member = Member(settings, connector(parameters["address"]), wakeup.wake)
         self.start = self._member.start
         self.begin_to_leave = self._member.begin_to_leave
 
     @property
-    def share(self) -> int:
+    def owned_count(self) -> int:
         return len(self._owned)
 
     def wait_until_left(self) -> None:
@@ -89,7 +89,7 @@ class _Bare:
     def end(self) -> None:
         self._member.stop(5.0)
 
-    def take_notices(self) -> None:
+    def handle_notices(self) -> None:
         notices = self._member.notices
         while notices:
             match notices.popleft():
@@ -102,32 +102,32 @@ class _Bare:
                     self._owned.pop(partition, None)
 
 
-def crowd(given: Parameters) -> None:
+def crowd(parameters: Parameters) -> None:
     """Members with consumers."""
     _count_requests()
-    _serve([_Reading(given) for _ in range(given["members"])])
+    _serve([_ConsumingMember(parameters) for _ in range(parameters["members"])])
 
 
-def members(given: Parameters) -> None:
+def members(parameters: Parameters) -> None:
     """Bare members whose applications are all one thread, for as many as there can be."""
     _count_requests()
     wakeup = Wakeup()
-    people = [_Bare(given, wakeup) for _ in range(given["members"])]
+    all_members = [_BareMember(parameters, wakeup) for _ in range(parameters["members"])]
 
-    def take_notices() -> None:
+    def handle_notices() -> None:
         while True:
-            wakeup.wait(TURN)
-            for each in people:
-                each.take_notices()
+            wakeup.wait(POLL_TIMEOUT)
+            for each in all_members:
+                each.handle_notices()
 
-    threading.Thread(target=take_notices, daemon=True).start()
-    _serve(people)
+    threading.Thread(target=handle_notices, daemon=True).start()
+    _serve(all_members)
 
 
-def _serve(people: Sequence[_Reading | _Bare]) -> None:
+def _serve(all_members: Sequence[_ConsumingMember | _BareMember]) -> None:
     """They join at the word to go. Each line then is a question how it stands; "leave": without the first."""
-    present = list(people)
-    tell("ready")
+    present = list(all_members)
+    report_event("ready")
     sys.stdin.readline()
     for each in present:
         each.start()
@@ -138,9 +138,9 @@ def _serve(people: Sequence[_Reading | _Bare]) -> None:
             leaver.wait_until_left()
         if line.strip() == "end":
             break
-        tell(
+        report_event(
             "standing",
-            shares=[each.share for each in present],
+            shares=[each.owned_count for each in present],
             changed=max(each.changed for each in present),
             requests=_requests.total(),
             at=time.monotonic(),
@@ -149,32 +149,35 @@ def _serve(people: Sequence[_Reading | _Bare]) -> None:
         each.begin_to_leave()
     for each in present:
         each.end()
-    tell("done")
+    report_event("done")
 
 
-def commit(given: Parameters) -> None:
+def commit(parameters: Parameters) -> None:
     """Owns all partitions and commits an offset of each, again and again."""
-    topic, partitions = given["topic"], given["partitions"]
+    topic, partitions = parameters["topic"], parameters["partitions"]
     # An offset behind a log's end is refused.
-    with Producer(zookeeper=given["address"]) as producer:
+    with Producer(zookeeper=parameters["address"]) as producer:
         for partition in range(partitions):
-            for _ in range(given["times"]):
+            for _ in range(parameters["times"]):
                 producer.send(topic, value=b"", partition=partition)
     with Consumer(
-        zookeeper=given["address"], group=given["group"], topics=[topic], auto_commit=False
+        zookeeper=parameters["address"],
+        group=parameters["group"],
+        topics=[topic],
+        auto_commit=False,
     ) as consumer:
         while len(consumer.assignment()) < partitions:
-            consumer.poll(TURN)
-        mine = sorted(consumer.assignment())
-        tell("ready")
+            consumer.poll(POLL_TIMEOUT)
+        assigned = sorted(consumer.assignment())
+        report_event("ready")
         sys.stdin.readline()
-        took = []
+        durations = []
         cpu = time.process_time()
-        for offset in range(1, given["times"] + 1):
-            begun = time.perf_counter()
-            consumer.commit(dict.fromkeys(mine, offset))
-            took.append(time.perf_counter() - begun)
-        tell("done", took=took, cpu=(time.process_time() - cpu) / given["times"])
+        for offset in range(1, parameters["times"] + 1):
+            started_at = time.perf_counter()
+            consumer.commit(dict.fromkeys(assigned, offset))
+            durations.append(time.perf_counter() - started_at)
+        report_event("done", took=durations, cpu=(time.process_time() - cpu) / parameters["times"])
 
 
 if __name__ == "__main__":

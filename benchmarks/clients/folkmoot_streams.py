@@ -18,19 +18,19 @@ ACKS: Final = {"latency": 1, "rebalance": 1, "acknowledged": "all", "failover": 
 
 
 class Sender:
-    def __init__(self, given: Parameters, purpose: str) -> None:
+    def __init__(self, parameters: Parameters, purpose: str) -> None:
         options: dict[str, Any] = {"acks": ACKS[purpose]}
-        if "linger" in given:
-            options["linger"] = given["linger"]
-        self._producer = Producer(zookeeper=given["address"], **options)
+        if "linger" in parameters:
+            options["linger"] = parameters["linger"]
+        self._producer = Producer(zookeeper=parameters["address"], **options)
         self._producer.start()
-        self.partitions = self._producer.partitions_of(given["topic"])
-        self.send = partial(self._producer.send, given["topic"])
+        self.partitions = self._producer.partitions_of(parameters["topic"])
+        self.send = partial(self._producer.send, parameters["topic"])
 
-    def on_delivery(self, then: Callable[[T], None]) -> Callable[..., None]:
-        def delivered(what: T, delivery: Any) -> None:
+    def on_delivery(self, on_success: Callable[[T], None]) -> Callable[..., None]:
+        def delivered(argument: T, delivery: Any) -> None:
             delivery.result(0)
-            then(what)
+            on_success(argument)
 
         return delivered
 
@@ -46,21 +46,21 @@ class Sender:
 
 
 @contextmanager
-def tail(given: Parameters) -> Iterator[Iterator[bytes | None]]:
-    with Consumer(zookeeper=given["address"], auto_offset_reset="latest") as consumer:
-        consumer.assign(consumer.partitions_of(given["topic"]))
+def tail(parameters: Parameters) -> Iterator[Iterator[bytes | None]]:
+    with Consumer(zookeeper=parameters["address"], auto_offset_reset="latest") as consumer:
+        consumer.assign(consumer.partitions_of(parameters["topic"]))
         while consumer.poll(0.2) or None in map(consumer.end_offset, consumer.assignment()):
             pass
         yield map(attrgetter("value"), consumer)
 
 
 class Member:
-    def __init__(self, given: Parameters, *, paused: bool, **options: Any) -> None:
+    def __init__(self, parameters: Parameters, *, paused: bool, **options: Any) -> None:
         self._is_paused = paused
         self._consumer = Consumer(
-            zookeeper=given["address"],
-            group=given["group"],
-            topics=[given["topic"]],
+            zookeeper=parameters["address"],
+            group=parameters["group"],
+            topics=[parameters["topic"]],
             on_assign=self._assigned,
             **options,
         )
@@ -71,10 +71,10 @@ class Member:
         return self._consumer.poll(timeout, max_records=LIMIT)
 
     @staticmethod
-    def place(record: Record) -> tuple[int, int]:
+    def position_of(record: Record) -> tuple[int, int]:
         return record.partition, record.offset
 
-    def share(self) -> int:
+    def owned_count(self) -> int:
         return len(self._consumer.assignment())
 
     def resume(self) -> None:
@@ -89,10 +89,10 @@ class Member:
             consumer.pause(*partitions)
 
 
-def reader(given: Parameters) -> Member:
-    return Member(given, paused=True)
+def reader(parameters: Parameters) -> Member:
+    return Member(parameters, paused=True)
 
 
-def member(given: Parameters) -> Member:
-    options = {name: given[name] for name in ("commit_interval", "session_timeout")}
-    return Member(given, paused=False, **options)
+def member(parameters: Parameters) -> Member:
+    options = {name: parameters[name] for name in ("commit_interval", "session_timeout")}
+    return Member(parameters, paused=False, **options)

@@ -17,61 +17,73 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from benchmarks.clients.program import Parameters, Stopwatch, main, read_columns, tell, time_sending
+from benchmarks.clients.program import (
+    Parameters,
+    Stopwatch,
+    main,
+    read_columns,
+    report_event,
+    time_sending,
+)
 
 WAIT: Final = 60.0
-TAKE: Final = 10_000
+BATCH_SIZE: Final = 10_000
 SERVE_EVERY: Final = 10_000
 
 
-def create(given: Parameters) -> None:
-    admin = AdminClient({"bootstrap.servers": given["address"]})
-    config = given.get("config", {})
-    wanted = NewTopic(given["topic"], given["partitions"], given.get("replicas", 1), config=config)
-    admin.create_topics([wanted])[given["topic"]].result(WAIT)
+def create(parameters: Parameters) -> None:
+    admin = AdminClient({"bootstrap.servers": parameters["address"]})
+    config = parameters.get("config", {})
+    new_topic = NewTopic(
+        parameters["topic"], parameters["partitions"], parameters.get("replicas", 1), config=config
+    )
+    admin.create_topics([new_topic])[parameters["topic"]].result(WAIT)
     # The controller answers before the broker leads.
     deadline = time.monotonic() + WAIT
-    while len(_partitions(admin, given["topic"])) < given["partitions"]:
+    while len(_partitions(admin, parameters["topic"])) < parameters["partitions"]:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"topic {given['topic']} does not appear")
+            raise TimeoutError(f"topic {parameters['topic']} does not appear")
         time.sleep(0.05)
-    tell("done")
+    report_event("done")
 
 
-def delete(given: Parameters) -> None:
-    admin = AdminClient({"bootstrap.servers": given["address"]})
-    admin.delete_topics([given["topic"]])[given["topic"]].result(WAIT)
+def delete(parameters: Parameters) -> None:
+    admin = AdminClient({"bootstrap.servers": parameters["address"]})
+    admin.delete_topics([parameters["topic"]])[parameters["topic"]].result(WAIT)
     deadline = time.monotonic() + WAIT
-    while any(Path(given["data"]).glob(f"{given['topic']}-*")) and time.monotonic() < deadline:
+    while (
+        any(Path(parameters["data"]).glob(f"{parameters['topic']}-*"))
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.1)
-    tell("done")
+    report_event("done")
 
 
-def leaders(given: Parameters) -> None:
+def leaders(parameters: Parameters) -> None:
     """Reports the leader of each partition once all replicas are in sync."""
     admin: Any = AdminClient(
-        {"bootstrap.servers": given["address"], "error_cb": lambda error: None}
+        {"bootstrap.servers": parameters["address"], "error_cb": lambda error: None}
     )
     while True:
-        found = admin.list_topics(given["topic"], WAIT).topics[given["topic"]].partitions
-        whole = [each for each in found.values() if len(each.isrs) == given["replicas"]]
-        if found and len(whole) == len(found):
-            tell("done", leaders=[found[number].leader for number in sorted(found)])
+        found = admin.list_topics(parameters["topic"], WAIT).topics[parameters["topic"]].partitions
+        in_sync = [each for each in found.values() if len(each.isrs) == parameters["replicas"]]
+        if found and len(in_sync) == len(found):
+            report_event("done", leaders=[found[number].leader for number in sorted(found)])
             return
         time.sleep(0.2)
 
 
-def produce(given: Parameters) -> None:
+def produce(parameters: Parameters) -> None:
     """`produce()` for each record, with its key; `way` is what it has besides."""
-    way, count = given.get("way", ""), given["count"]
+    way, count = parameters.get("way", ""), parameters["count"]
     failed: list[Any] = []
     delivered: list[Any] = []
     producer = Producer(
         {
-            "bootstrap.servers": given["address"],
-            "acks": given.get("acks", 1),
-            "compression.type": given["compression"],
-            "compression.level": 1 if given["compression"] == "zstd" else -1,
+            "bootstrap.servers": parameters["address"],
+            "acks": parameters.get("acks", 1),
+            "compression.type": parameters["compression"],
+            "compression.level": 1 if parameters["compression"] == "zstd" else -1,
             "linger.ms": 20,
             "batch.size": 1_000_000,
             "batch.num.messages": 100_000,
@@ -81,24 +93,26 @@ def produce(given: Parameters) -> None:
             "error_cb": failed.append,
             # Kafka's murmur2, as Folkmoot's: librdkafka's own default is CRC32.
             "partitioner": "murmur2_random",
-            **given.get("options", {}),
+            **parameters.get("options", {}),
         }
     )
     options: dict[str, dict[str, Any]] = {
         "header": {"headers": [("source", b"benchmark")]},
         "callback": {"on_delivery": lambda error, message: delivered.append(error)},
     }
-    more, partitions = options.get(way, {}), given["partitions"] if way == "partition" else 0
+    more, partitions = options.get(way, {}), parameters["partitions"] if way == "partition" else 0
 
     def send(keys: list[bytes], values: list[bytes]) -> None:
         for start in range(0, len(values), SERVE_EVERY):
             rows = slice(start, start + SERVE_EVERY)
-            _send(producer, given["topic"], keys[rows], values[rows], more, partitions)
+            _send(producer, parameters["topic"], keys[rows], values[rows], more, partitions)
             producer.poll(0)
-        if left := producer.flush(WAIT):
-            raise TimeoutError(f"{left} records are not acknowledged; errors: {failed[:3]}")
+        if unacknowledged := producer.flush(WAIT):
+            raise TimeoutError(
+                f"{unacknowledged} records are not acknowledged; errors: {failed[:3]}"
+            )
 
-    time_sending(given, read_columns(Path(given["records"]), count), send)
+    time_sending(parameters, read_columns(Path(parameters["records"]), count), send)
     failed.extend(error for error in delivered if error is not None)
     if failed or len(delivered) not in (0, count):
         raise RuntimeError(f"{len(delivered)} of {count} were reported; errors: {failed[:3]}")
@@ -114,25 +128,25 @@ def _send(
 ) -> None:
     """Each way in a loop of its own, so that none pays for the others."""
     send: Any = producer.produce
-    put = partial(_send_when_there_is_room, producer, topic)
+    retry = partial(_send_when_there_is_room, producer, topic)
     if partitions:
         for key, value, number in zip(keys, values, cycle(range(partitions)), strict=False):
             try:
                 send(topic, value, key, number)
             except BufferError:
-                put(value, key, partition=number)
+                retry(value, key, partition=number)
     elif more:
         for key, value in zip(keys, values, strict=True):
             try:
                 send(topic, value, key, **more)
             except BufferError:
-                put(value, key, **more)
+                retry(value, key, **more)
     else:
         for key, value in zip(keys, values, strict=True):
             try:
                 send(topic, value, key)
             except BufferError:  # its queue is full: it says so, and leaves the waiting to us
-                put(value, key)
+                retry(value, key)
 
 
 def _send_when_there_is_room(
@@ -149,10 +163,10 @@ def _send_when_there_is_room(
                 raise
 
 
-def _consumer(given: Parameters) -> Consumer:
+def _consumer(parameters: Parameters) -> Consumer:
     return Consumer(
         {
-            "bootstrap.servers": given["address"],
+            "bootstrap.servers": parameters["address"],
             "group.id": "benchmark",
             "enable.auto.commit": False,
             "fetch.wait.max.ms": 100,
@@ -164,51 +178,51 @@ def _consumer(given: Parameters) -> Consumer:
     )
 
 
-def consume(given: Parameters) -> None:
+def consume(parameters: Parameters) -> None:
     """`how`: "consume" takes many a call, "poll" one. Each record's value is looked at."""
-    topic, count = given["topic"], given["count"]
-    take = _by_batch if given["how"] == "consume" else _one_by_one
+    topic, count = parameters["topic"], parameters["count"]
+    read = _by_batch if parameters["how"] == "consume" else _one_by_one
     clock = Stopwatch()
-    warm = _consumer(given)
+    warm = _consumer(parameters)
     _assign_all(warm, topic)
-    take(warm, min(given["warm"], count))
+    read(warm, min(parameters["warm"], count))
     warm.close()
-    consumer = _consumer(given)
+    consumer = _consumer(parameters)
     _partitions(consumer, topic)
     clock.start()
     _assign_all(consumer, topic)
-    taken, size = take(consumer, count)
+    read_count, size = read(consumer, count)
     clock.stop()
     consumer.close()
-    clock.tell(taken, bytes=size, end=_end(given["address"], topic))
+    clock.report(read_count, bytes=size, end=_end(parameters["address"], topic))
 
 
 def _by_batch(consumer: Consumer, count: int) -> tuple[int, int]:
-    taken = size = 0
-    while taken < count:
+    read_count = size = 0
+    while read_count < count:
         # It waits until it has as many as it was asked for, also where there are no more.
-        messages = consumer.consume(min(TAKE, count - taken), timeout=WAIT)
+        messages = consumer.consume(min(BATCH_SIZE, count - read_count), timeout=WAIT)
         if not messages:
             break
         for message in messages:
             if message.error():
                 raise KafkaException(message.error())
             size += len(message.value())
-        taken += len(messages)
-    return taken, size
+        read_count += len(messages)
+    return read_count, size
 
 
 def _one_by_one(consumer: Consumer, count: int) -> tuple[int, int]:
-    taken = size = 0
-    while taken < count:
+    read_count = size = 0
+    while read_count < count:
         message = consumer.poll(WAIT)
         if message is None:
             break
         if message.error():
             raise KafkaException(message.error())
         size += len(message.value())
-        taken += 1
-    return taken, size
+        read_count += 1
+    return read_count, size
 
 
 def _assign_all(consumer: Consumer, topic: str) -> None:
@@ -223,8 +237,8 @@ def _end(address: str, topic: str) -> int:
     """
     admin = AdminClient({"bootstrap.servers": address})
     last = OffsetSpec.latest()
-    asked = {TopicPartition(topic, number): last for number in _partitions(admin, topic)}
-    return sum(each.result(WAIT).offset for each in admin.list_offsets(asked).values())
+    offset_specs = {TopicPartition(topic, number): last for number in _partitions(admin, topic)}
+    return sum(each.result(WAIT).offset for each in admin.list_offsets(offset_specs).values())
 
 
 def _partitions(client: Any, topic: str) -> list[int]:

@@ -43,22 +43,22 @@ _SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
 class Sender:
     """With `acks=all` errors of brokers that are gone are left to the client's retries."""
 
-    def __init__(self, given: Parameters, purpose: str) -> None:
+    def __init__(self, parameters: Parameters, purpose: str) -> None:
         self._failed: list[Any] = []
         self._is_tolerant = purpose in ("acknowledged", "failover")
-        settings = {**_SETTINGS[purpose], "bootstrap.servers": given["address"]}
-        if "linger" in given:
-            settings["linger.ms"] = given["linger"] * 1000
+        settings = {**_SETTINGS[purpose], "bootstrap.servers": parameters["address"]}
+        if "linger" in parameters:
+            settings["linger.ms"] = parameters["linger"] * 1000
         self._producer = Producer({**settings, "error_cb": self._failed.append})
-        self.partitions = _partitions(self._producer, given["topic"])
-        self.send = partial(self._producer.produce, given["topic"])
+        self.partitions = _partitions(self._producer, parameters["topic"])
+        self.send = partial(self._producer.produce, parameters["topic"])
         if self._is_tolerant:
             Thread(target=self._report, daemon=True).start()
 
-    def on_delivery(self, then: Callable[[T], None]) -> Callable[..., None]:
-        def delivered(what: T, error: Any, _: Message) -> None:
+    def on_delivery(self, on_success: Callable[[T], None]) -> Callable[..., None]:
+        def delivered(argument: T, error: Any, _: Message) -> None:
             if error is None:
-                then(what)
+                on_success(argument)
 
         return delivered
 
@@ -72,10 +72,12 @@ class Sender:
         self._producer.poll(0)
 
     def flush(self) -> int:
-        left = self._producer.flush(WAIT)
+        unacknowledged = self._producer.flush(WAIT)
         if self._failed and not self._is_tolerant:
-            raise RuntimeError(f"{left} records are not acknowledged; errors: {self._failed[:3]}")
-        return left
+            raise RuntimeError(
+                f"{unacknowledged} records are not acknowledged; errors: {self._failed[:3]}"
+            )
+        return unacknowledged
 
     def close(self) -> None:
         """It has nothing to be closed."""
@@ -87,21 +89,21 @@ class Sender:
 
 
 @contextmanager
-def tail(given: Parameters) -> Iterator[Iterator[bytes | None]]:
-    topic = given["topic"]
+def tail(parameters: Parameters) -> Iterator[Iterator[bytes | None]]:
+    topic = parameters["topic"]
     consumer = Consumer(
         {
-            "bootstrap.servers": given["address"],
+            "bootstrap.servers": parameters["address"],
             "group.id": "latency",
             "enable.auto.commit": False,
             "socket.nagle.disable": True,
         }
     )
-    places = []
+    starts = []
     for number in _partitions(consumer, topic):
         end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=WAIT)[1]
-        places.append(TopicPartition(topic, number, end))
-    consumer.assign(places)
+        starts.append(TopicPartition(topic, number, end))
+    consumer.assign(starts)
     consumer.poll(1.0)
     yield _values(consumer)
     consumer.close()
@@ -119,67 +121,73 @@ def _values(consumer: Consumer) -> Iterator[bytes | None]:
 
 
 class Member:
-    """`most` records a poll, `patience` seconds to gather them behind the first."""
+    """`max_records` records a poll, `patience` seconds to gather them behind the first."""
 
     guardian: ClassVar[None] = None
 
     def __init__(
-        self, given: Parameters, most: int, patience: float, *, paused: bool, **settings: Any
+        self,
+        parameters: Parameters,
+        max_records: int,
+        patience: float,
+        *,
+        paused: bool,
+        **settings: Any,
     ) -> None:
-        self._most = most
+        self._max_records = max_records
         self._patience = patience
-        self._mine: list[TopicPartition] = []
+        self._assigned_partitions: list[TopicPartition] = []
         self._consumer = Consumer(
             {
-                "bootstrap.servers": given["address"],
-                "group.id": given["group"],
+                "bootstrap.servers": parameters["address"],
+                "group.id": parameters["group"],
                 "auto.offset.reset": "earliest",
                 **{name.replace("_", "."): value for name, value in settings.items()},
             }
         )
         options = {"on_assign": self._assigned} if paused else {}
-        self._consumer.subscribe([given["topic"]], **options)
+        self._consumer.subscribe([parameters["topic"]], **options)
 
     def poll(self, timeout: float) -> Sequence[Message]:
         """`consume` waits until it has all that it may return: so first one, then what is there."""
         found = self._consumer.consume(1, timeout=timeout)
         if found:
-            found += self._consumer.consume(self._most, timeout=self._patience)
+            found += self._consumer.consume(self._max_records, timeout=self._patience)
         return [each for each in found if each.error() is None]
 
     @staticmethod
-    def place(record: Message) -> tuple[int, int]:
+    def position_of(record: Message) -> tuple[int, int]:
         return record.partition(), record.offset()
 
-    def share(self) -> int:
-        return len(self._mine)
+    def owned_count(self) -> int:
+        return len(self._assigned_partitions)
 
     def resume(self) -> None:
-        self._consumer.resume(self._mine)
+        self._consumer.resume(self._assigned_partitions)
 
     def close(self) -> None:
         self._consumer.close()
 
     def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
-        self._mine[:] = partitions
+        self._assigned_partitions[:] = partitions
         consumer.assign(partitions)
         consumer.pause(partitions)
 
 
-def reader(given: Parameters) -> Member:
+def reader(parameters: Parameters) -> Member:
     settings = {"enable_auto_commit": False, "queued_min_messages": 1_000_000}
-    return Member(given, 10_000, 0.01, paused=True, **settings)
+    return Member(parameters, 10_000, 0.01, paused=True, **settings)
 
 
-def member(given: Parameters) -> Member:
+def member(parameters: Parameters) -> Member:
     settings: dict[str, Any] = {
-        "auto_commit_interval_ms": round(given["commit_interval"] * 1000),
-        "group_protocol": given["protocol"],
+        "auto_commit_interval_ms": round(parameters["commit_interval"] * 1000),
+        "group_protocol": parameters["protocol"],
     }
-    if given["protocol"] == "classic":
+    if parameters["protocol"] == "classic":
         settings["partition_assignment_strategy"] = "cooperative-sticky"
-        settings["session_timeout_ms"] = round(given["session_timeout"] * 1000)
-    return Member(given, 500, 0.0, paused=False, **settings)
+        settings["session_timeout_ms"] = round(parameters["session_timeout"] * 1000)
+    return Member(parameters, 500, 0.0, paused=False, **settings)
 
 
 def _partitions(client: Any, topic: str) -> list[int]:

@@ -8,40 +8,40 @@ from typing import Final
 import msgspec
 import zmq
 
-from benchmarks.clients.program import Parameters, Stopwatch, main, tell
+from benchmarks.clients.program import Parameters, Stopwatch, main, report_event
 
 IN_FLIGHT: Final = 8
 
 
-def append(given: Parameters) -> None:
+def append(parameters: Parameters) -> None:
     """`count` writes of `size` bytes each to a new file, through the page cache."""
-    block = os.urandom(given["size"])
+    block = os.urandom(parameters["size"])
     clock = Stopwatch()
-    descriptor = os.open(given["path"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    descriptor = os.open(parameters["path"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     clock.start()
-    for _ in range(given["count"]):
+    for _ in range(parameters["count"]):
         os.write(descriptor, block)
     clock.stop()
     os.close(descriptor)
-    clock.tell(given["count"])
-    Path(given["path"]).unlink()
+    clock.report(parameters["count"])
+    Path(parameters["path"]).unlink()
 
 
-def echo(given: Parameters) -> None:
-    """The far end of `ask`: answers each request with one byte, until its standard input ends."""
+def echo(parameters: Parameters) -> None:
+    """The far end of `request`: answers each request with one byte, until its standard input ends."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
-        tell("ready", port=socket.bind_to_random_port("tcp://127.0.0.1"))
+        report_event("ready", port=socket.bind_to_random_port("tcp://127.0.0.1"))
         while True:
             peer, _ = socket.recv_multipart(copy=False)
             socket.send_multipart([peer, b"k"])
 
 
-def ask(given: Parameters) -> None:
+def request(parameters: Parameters) -> None:
     """`count` requests with a frame of `size` bytes, IN_FLIGHT at a time."""
-    frame = os.urandom(given["size"])
+    frame = os.urandom(parameters["size"])
     clock = Stopwatch()
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.connect(f"tcp://127.0.0.1:{given['port']}")
+        socket.connect(f"tcp://127.0.0.1:{parameters['port']}")
         for _ in range(IN_FLIGHT):
             socket.send(frame, copy=False)
         for _ in range(IN_FLIGHT):
@@ -49,15 +49,15 @@ def ask(given: Parameters) -> None:
         clock.start()
         for _ in range(IN_FLIGHT):
             socket.send(frame, copy=False)
-        for number in range(given["count"]):
+        for number in range(parameters["count"]):
             socket.recv()
-            if number < given["count"] - IN_FLIGHT:
+            if number < parameters["count"] - IN_FLIGHT:
                 socket.send(frame, copy=False)
         clock.stop()
-    clock.tell(given["count"])
+    clock.report(parameters["count"])
 
 
-def pack(given: Parameters) -> None:
+def pack(parameters: Parameters) -> None:
     """Columns of 10,000 records of 100 bytes: packed, and unpacked."""
     rows = 10_000
     columns = (
@@ -70,17 +70,17 @@ def pack(given: Parameters) -> None:
     packed = encode(columns)
 
     def work() -> object:
-        return encode(columns) if given["how"] == "pack" else decode(packed)
+        return encode(columns) if parameters["how"] == "pack" else decode(packed)
 
     clock = Stopwatch()
     clock.start()
-    times, end = 0, time.perf_counter() + given["seconds"]
+    times, end = 0, time.perf_counter() + parameters["seconds"]
     while time.perf_counter() < end:
         work()
         times += 1
     clock.stop()
-    clock.tell(times * rows)
+    clock.report(times * rows)
 
 
 if __name__ == "__main__":
-    main({"append": append, "echo": echo, "ask": ask, "pack": pack})
+    main({"append": append, "echo": echo, "ask": request, "pack": pack})

@@ -19,25 +19,25 @@ from benchmarks.clients.program import (
     Work,
     main,
     read_columns,
-    tell,
+    report_event,
     time_sending,
 )
 
 IN_FLIGHT: Final = 1_000
-TAKE: Final = 1_000
+BATCH_SIZE: Final = 1_000
 WAIT: Final = 10.0
 
 
-def produce(given: Parameters) -> None:
-    columns = read_columns(Path(given["records"]), given["count"])
+def produce(parameters: Parameters) -> None:
+    columns = read_columns(Path(parameters["records"]), parameters["count"])
     with asyncio.Runner() as runner:
-        client = runner.run(nats.connect(given["address"]))
+        client = runner.run(nats.connect(parameters["address"]))
         stream = client.jetstream(publish_async_max_pending=IN_FLIGHT)
 
         def send(keys: list[bytes], values: list[bytes]) -> None:
-            runner.run(_send(stream, given["topic"], keys, values))
+            runner.run(_send(stream, parameters["topic"], keys, values))
 
-        time_sending(given, columns, send)
+        time_sending(parameters, columns, send)
         runner.run(client.close())
 
 
@@ -54,43 +54,45 @@ async def _send(
     await asyncio.gather(*waiting)
 
 
-async def _consume(given: Parameters) -> None:
-    topic, count = given["topic"], given["count"]
+async def _consume(parameters: Parameters) -> None:
+    topic, count = parameters["topic"], parameters["count"]
     clock = Stopwatch()
-    client = await nats.connect(given["address"])
+    client = await nats.connect(parameters["address"])
     stream = client.jetstream()
     pull = await stream.pull_subscribe(f"{topic}.>", durable="benchmark")
-    taken = size = 0
+    read_count = size = 0
     clock.start()
-    while taken < count:
-        messages = await pull.fetch(min(TAKE, count - taken), timeout=WAIT)
+    while read_count < count:
+        messages = await pull.fetch(min(BATCH_SIZE, count - read_count), timeout=WAIT)
         for message in messages:
             size += len(message.data)
             await message.ack()
-        taken += len(messages)
+        read_count += len(messages)
     await client.flush()
     info = await stream.stream_info(topic)
     clock.stop()
-    clock.tell(taken, bytes=size, end=info.state.messages)
+    clock.report(read_count, bytes=size, end=info.state.messages)
     await client.close()
 
 
-async def _create(given: Parameters) -> None:
-    client = await nats.connect(given["address"])
-    await client.jetstream().add_stream(name=given["topic"], subjects=[f"{given['topic']}.>"])
+async def _create(parameters: Parameters) -> None:
+    client = await nats.connect(parameters["address"])
+    await client.jetstream().add_stream(
+        name=parameters["topic"], subjects=[f"{parameters['topic']}.>"]
+    )
     await client.close()
-    tell("done")
+    report_event("done")
 
 
-async def _delete(given: Parameters) -> None:
-    client = await nats.connect(given["address"])
-    await client.jetstream().delete_stream(given["topic"])
+async def _delete(parameters: Parameters) -> None:
+    client = await nats.connect(parameters["address"])
+    await client.jetstream().delete_stream(parameters["topic"])
     await client.close()
-    tell("done")
+    report_event("done")
 
 
 def _run(work: Callable[[Parameters], Coroutine[Any, Any, None]]) -> Work:
-    return lambda given: asyncio.run(work(given))
+    return lambda parameters: asyncio.run(work(parameters))
 
 
 if __name__ == "__main__":

@@ -15,61 +15,61 @@ from benchmarks.clients.program import Parameters, Stopwatch, main, system
 from benchmarks.clients.writing import Writer
 
 
-def produce(given: Parameters) -> None:
+def produce(parameters: Parameters) -> None:
     """Records that another process consumes; those that are not acknowledged in the end are a result."""
-    keys, values = records(given["count"], given["rate"], given["size"])
+    keys, values = records(parameters["count"], parameters["rate"], parameters["size"])
     clock = Stopwatch()
-    with closing(system(given).Sender(given, "latency")) as sender:
+    with closing(system(parameters).Sender(parameters, "latency")) as sender:
         _warm_up(sender)
         clock.start()
-        begun = send_paced(sender.send, keys, values, given["rate"])
+        started_at = send_paced(sender.send, keys, values, parameters["rate"])
         clock.stop()
-        left = sender.flush()
-        clock.tell(len(values) - left, begun=begun)
+        unacknowledged = sender.flush()
+        clock.report(len(values) - unacknowledged, begun=started_at)
 
 
-def consume(given: Parameters) -> None:
-    arrivals = Arrivals(given["count"])
+def consume(parameters: Parameters) -> None:
+    arrivals = Arrivals(parameters["count"])
     add, due_of, now = arrivals.add, DUE.unpack_from, time.monotonic_ns
     clock = Stopwatch()
-    with system(given).tail(given) as values:
+    with system(parameters).tail(parameters) as values:
         clock.start()
         for value in values:
             due = due_of(value or WARM_UP)[0]
             if due >= 0:
                 add(now() - due)
-                if arrivals.complete:
+                if arrivals.is_complete:
                     break
         clock.stop()
-        clock.tell(given["count"], lags=arrivals.percentiles(given["warm"]))
+        clock.report(parameters["count"], lags=arrivals.percentiles(parameters["warm"]))
 
 
-def acknowledged(given: Parameters) -> None:
+def acknowledged(parameters: Parameters) -> None:
     """With `acks=all`: how long each record took from when it was due until it was acknowledged."""
-    keys, values = records(given["count"], given["rate"], given["size"])
-    arrivals = Arrivals(given["count"])
+    keys, values = records(parameters["count"], parameters["rate"], parameters["size"])
+    arrivals = Arrivals(parameters["count"])
     add, due_of, now = arrivals.add, DUE.unpack_from, time.monotonic_ns
     clock = Stopwatch()
-    with closing(system(given).Sender(given, "acknowledged")) as sender:
+    with closing(system(parameters).Sender(parameters, "acknowledged")) as sender:
         send, delivered = sender.send, sender.on_delivery(lambda due: add(now() - due))
 
-        def send_noted(value: bytes, key: bytes) -> None:
+        def send_and_note(value: bytes, key: bytes) -> None:
             send(value, key, on_delivery=partial(delivered, due_of(value)[0]))
 
         _warm_up(sender)
         clock.start()
-        begun = send_paced(send_noted, keys, values, given["rate"])
-        left = sender.flush()
+        started_at = send_paced(send_and_note, keys, values, parameters["rate"])
+        unacknowledged = sender.flush()
         clock.stop()
-        if not arrivals.complete:
-            raise RuntimeError(f"not all records are acknowledged, {left} still wait")
-    clock.tell(len(values), begun=begun, lags=arrivals.percentiles(given["warm"]))
+        if not arrivals.is_complete:
+            raise RuntimeError(f"not all records are acknowledged, {unacknowledged} still wait")
+    clock.report(len(values), begun=started_at, lags=arrivals.percentiles(parameters["warm"]))
 
 
-def write(given: Parameters) -> None:
+def write(parameters: Parameters) -> None:
     """A few records to every partition, while brokers die."""
-    with closing(system(given).Sender(given, "failover")) as sender:
-        Writer(sender, given["partitions"], given["interval"]).serve()
+    with closing(system(parameters).Sender(parameters, "failover")) as sender:
+        Writer(sender, parameters["partitions"], parameters["interval"]).serve()
 
 
 def _warm_up(sender: Any) -> None:

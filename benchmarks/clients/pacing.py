@@ -62,7 +62,7 @@ class Arrivals:
         self.add = self._lags.append
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return len(self._lags) >= self._count
 
     def percentiles(self, warm: int) -> dict[str, float]:
@@ -70,8 +70,10 @@ class Arrivals:
         lags = sorted(self._lags[warm:])
         if not lags:
             return {}
-        found = {f"p{share:g}": lags[ceil(len(lags) * share / 100) - 1] for share in _SHARES}
+        found = {
+            f"p{percent:g}": lags[ceil(len(lags) * percent / 100) - 1] for percent in _PERCENTS
+        }
         return {**found, "max": lags[-1]}
 
 
-_SHARES: Final = (50, 95, 99, 99.9)
+_PERCENTS: Final = (50, 95, 99, 99.9)

@@ -28,12 +28,12 @@ def main(verbs: Mapping[str, Work]) -> None:
     verbs[verb](parameters)
 
 
-def system(given: Parameters) -> Any:
+def system(parameters: Parameters) -> Any:
     """The module that has the system's part in `paced.py` and `members.py`."""
-    return import_module(f"benchmarks.clients.{given['system']}_streams")
+    return import_module(f"benchmarks.clients.{parameters['system']}_streams")
 
 
-def tell(event: str, **facts: Any) -> None:
+def report_event(event: str, **facts: Any) -> None:
     print(json.dumps({"event": event, **facts}), flush=True)
 
 
@@ -42,34 +42,36 @@ class Stopwatch:
 
     def start(self) -> None:
         gc.collect()
-        tell("ready")
+        report_event("ready")
         if not sys.stdin.readline():
             os._exit(1)  # the harness is gone
         self._cpu = time.process_time()
-        self._begun = time.perf_counter()
+        self._started_at = time.perf_counter()
 
     def stop(self) -> None:
-        self._seconds = time.perf_counter() - self._begun
+        self._seconds = time.perf_counter() - self._started_at
         self._cpu = time.process_time() - self._cpu
 
-    def tell(self, records: int, **facts: Any) -> None:
+    def report(self, records: int, **facts: Any) -> None:
         """Reports the figures after `stop`, so that working out the facts costs no time that counts."""
-        tell("done", records=records, seconds=self._seconds, cpu=self._cpu, **facts)
+        report_event("done", records=records, seconds=self._seconds, cpu=self._cpu, **facts)
 
 
-def time_sending(given: Parameters, columns: Sequence[Any], send: Callable[..., object]) -> None:
+def time_sending(
+    parameters: Parameters, columns: Sequence[Any], send: Callable[..., object]
+) -> None:
     """Sends the first rows to warm up, then the others by the clock.
 
     `send` takes the rows of all columns, and returns when they are acknowledged.
     """
-    warm = given["warm"]
-    first, rest = [each[:warm] for each in columns], [each[warm:] for each in columns]
+    warm = parameters["warm"]
+    first, counted = [each[:warm] for each in columns], [each[warm:] for each in columns]
     clock = Stopwatch()
     send(*first)
     clock.start()
-    send(*rest)
+    send(*counted)
     clock.stop()
-    clock.tell(len(rest[0]))
+    clock.report(len(counted[0]))
 
 
 def write_columns(path: Path, keys: list[bytes], values: list[bytes]) -> None:
@@ -88,7 +90,7 @@ def write_columns(path: Path, keys: list[bytes], values: list[bytes]) -> None:
 
 def read_columns(path: Path, count: int) -> tuple[list[bytes], list[bytes]]:
     """The first `count` keys and values, each an object of its own, as an application has them."""
-    keys, values = (_cut(lengths, blob) for lengths, blob in read_blobs(path, count))
+    keys, values = (_split(lengths, blob) for lengths, blob in read_blobs(path, count))
     return keys, values
 
 
@@ -101,11 +103,11 @@ def read_blobs(path: Path, count: int) -> Iterator[tuple["array[int]", bytes]]:
             lengths.frombytes(file.read(lengths_size))
             if len(lengths) < count:
                 raise ValueError(f"{path} has {len(lengths)} records, not {count}")
-            rest = file.tell() + blob_size
+            next_column = file.tell() + blob_size
             del lengths[count:]
             yield lengths, file.read(sum(lengths))
-            file.seek(rest)
+            file.seek(next_column)
 
 
-def _cut(lengths: "array[int]", blob: bytes) -> list[bytes]:
+def _split(lengths: "array[int]", blob: bytes) -> list[bytes]:
     return [blob[start:end] for start, end in pairwise(accumulate(lengths, initial=0))]

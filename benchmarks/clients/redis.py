@@ -15,51 +15,51 @@ import redis
 from benchmarks.clients.program import Parameters, Stopwatch, main, read_columns, time_sending
 
 PIPELINE: Final = 1_000
-TAKE: Final = 5_000
+BATCH_SIZE: Final = 5_000
 WAIT_MS: Final = 10_000
 GROUP: Final = "benchmark"
 
 
-def _connect(given: Parameters) -> redis.Redis:
-    host, _, port = given["address"].partition(":")
+def _connect(parameters: Parameters) -> redis.Redis:
+    host, _, port = parameters["address"].partition(":")
     return redis.Redis(host=host, port=int(port), protocol=2)
 
 
-def produce(given: Parameters) -> None:
-    client = _connect(given)
-    columns = read_columns(Path(given["records"]), given["count"])
-    time_sending(given, columns, partial(_send, client, given["topic"]))
+def produce(parameters: Parameters) -> None:
+    client = _connect(parameters)
+    columns = read_columns(Path(parameters["records"]), parameters["count"])
+    time_sending(parameters, columns, partial(_send, client, parameters["topic"]))
     client.close()
 
 
 def _send(client: redis.Redis, topic: str, keys: list[bytes], values: list[bytes]) -> None:
     rows = zip(keys, values, strict=True)
-    while some := list(islice(rows, PIPELINE)):
+    while chunk := list(islice(rows, PIPELINE)):
         pipeline = client.pipeline(transaction=False)
-        for key, value in some:
+        for key, value in chunk:
             pipeline.execute_command("XADD", topic, "*", "k", key, "v", value)
         pipeline.execute()
 
 
-def consume(given: Parameters) -> None:
-    topic, count = given["topic"], given["count"]
+def consume(parameters: Parameters) -> None:
+    topic, count = parameters["topic"], parameters["count"]
     clock = Stopwatch()
-    client = _connect(given)
+    client = _connect(parameters)
     group = f"{GROUP}-{client.client_id()}"
     client.xgroup_create(topic, group, id="0")
-    taken = size = 0
+    read_count = size = 0
     clock.start()
-    while taken < count:
-        reply = client.xreadgroup(group, "one", {topic: ">"}, count=TAKE, block=WAIT_MS)
+    while read_count < count:
+        reply = client.xreadgroup(group, "one", {topic: ">"}, count=BATCH_SIZE, block=WAIT_MS)
         if not reply:
             break
         entries = reply[0][1]
         for _, fields in entries:
             size += len(fields[b"v"])
         client.execute_command("XACK", topic, group, *[entry for entry, _ in entries])
-        taken += len(entries)
+        read_count += len(entries)
     clock.stop()
-    clock.tell(taken, bytes=size, end=client.xlen(topic))
+    clock.report(read_count, bytes=size, end=client.xlen(topic))
     client.close()
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from benchmarks.clients.pacing import DUE, Arrivals
-from benchmarks.clients.program import Parameters, main, tell
+from benchmarks.clients.program import Parameters, main, report_event
 from benchmarks.measuring import cpu_below, cpu_seconds, forget_peaks, own_cpu, peak_resident
 
 TRIGGER: Final = "200 milliseconds"
@@ -32,17 +32,17 @@ Case = Mapping[str, Any]
 
 
 def session(parameters: Parameters) -> None:
-    spark = _started(parameters)
+    spark = _create_session(parameters)
     spark.sparkContext.setLogLevel("ERROR")
-    tell("ready")
+    report_event("ready")
     for line in sys.stdin:
         case = json.loads(line)
         with tempfile.TemporaryDirectory() as directory:
-            tell("done", **_VERBS[case["do"]](spark, case, directory))
+            report_event("done", **_VERBS[case["do"]](spark, case, directory))
     spark.stop()
 
 
-def _started(parameters: Parameters) -> Any:
+def _create_session(parameters: Parameters) -> Any:
     settings = parameters["settings"]
     if parameters["ours"]:
         from benchmarks.clients.spark_nothing import NothingDataSource
@@ -63,19 +63,19 @@ class _Clock:
     """What happens in it, in seconds and in CPU seconds of all processes and of the workers alone."""
 
     def __init__(self, cpu: Callable[[int], float] = cpu_seconds) -> None:
-        self._of = cpu
+        self._read_cpu = cpu
 
     def __enter__(self) -> "_Clock":
-        self._cpu = cpu_below(KINDS, self._of)
-        self._begun = time.perf_counter()
+        self._cpu = cpu_below(KINDS, self._read_cpu)
+        self._started_at = time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.seconds = time.perf_counter() - self._begun
-        now = cpu_below(KINDS, self._of)
+        self.seconds = time.perf_counter() - self._started_at
+        now = cpu_below(KINDS, self._read_cpu)
         self.cpu = {kind: now[kind] - self._cpu[kind] for kind in now}
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         return {"seconds": self.seconds, "cpu": sum(self.cpu.values()), "cpu_of": self.cpu}
 
 
@@ -88,12 +88,12 @@ def _read(spark: Any, case: Case, directory: str) -> dict[str, Any]:
     with _Clock() as clock:
         if case["how"] == "stream":
             frame = _frame(spark.readStream, case)
-            records = _through(frame.writeStream.format("noop"), directory)
+            records = _run_to_end(frame.writeStream.format("noop"), directory)
         else:
             frame = _frame(spark.read, case)
             frame.write.format("noop").mode("overwrite").save()
             records = int(case["records"])
-    return {"records": records, "resident": peak_resident(KINDS), **clock.told()}
+    return {"records": records, "resident": peak_resident(KINDS), **clock.report()}
 
 
 def _frame(reader: Any, case: Case) -> Any:
@@ -124,12 +124,12 @@ def _write(spark: Any, case: Case, directory: str) -> dict[str, Any]:
     for name, value in case["options"].items():
         writer = writer.option(name, value)
     with _Clock() as clock:
-        _through(writer, directory)
+        _run_to_end(writer, directory)
     reader = spark.read.format(case["format"])
     for name, value in case["check"].items():
         reader = reader.option(name, value)
     resident = peak_resident(KINDS)
-    return {"records": reader.load().count(), "resident": resident, **clock.told()}
+    return {"records": reader.load().count(), "resident": resident, **clock.report()}
 
 
 def _with_values(rows: Any, schema: str, id: int) -> Any:
@@ -142,7 +142,7 @@ def _with_values(rows: Any, schema: str, id: int) -> Any:
     return rows.select(rows["_key"].alias("key"), value.alias("value"))
 
 
-def _through(writer: Any, directory: str) -> int:
+def _run_to_end(writer: Any, directory: str) -> int:
     """Runs a query to the end of what there is now; → how many records it read."""
     writer = writer.option("checkpointLocation", directory)
     query = writer.trigger(availableNow=True).start()
@@ -161,7 +161,7 @@ def _live(spark: Any, case: Case, directory: str) -> dict[str, Any]:
     """
     arrivals, first = Arrivals(case["count"]), threading.Event()
 
-    def take(frame: Any, _: int) -> None:
+    def collect_batch(frame: Any, _: int) -> None:
         rows = frame.select("value").collect()
         now = time.monotonic_ns()
         first.set()
@@ -171,36 +171,38 @@ def _live(spark: Any, case: Case, directory: str) -> dict[str, Any]:
                 arrivals.add(now - due)
 
     frame = _frame(spark.readStream, case)
-    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", directory)
-    begun = time.perf_counter()
+    writer = frame.writeStream.foreachBatch(collect_batch).option("checkpointLocation", directory)
+    started_at = time.perf_counter()
     query = writer.trigger(processingTime=TRIGGER).start()
     _wait(first.is_set, query)
-    told: dict[str, Any] = {"first_row": time.perf_counter() - begun}
+    report: dict[str, Any] = {"first_row": time.perf_counter() - started_at}
     time.sleep(1.0)  # what the first batch leaves behind is not idleness
     with _Clock(own_cpu) as clock:
         time.sleep(case["seconds"])
-    tell("idle", cpu_of=clock.cpu, seconds=clock.seconds)
-    _wait(lambda: arrivals.complete, query)
-    told |= {"lags": arrivals.percentiles(case["warm"]), "resident": peak_resident(KINDS)}
+    report_event("idle", cpu_of=clock.cpu, seconds=clock.seconds)
+    _wait(lambda: arrivals.is_complete, query)
+    report |= {"lags": arrivals.percentiles(case["warm"]), "resident": peak_resident(KINDS)}
     if "group" in case["options"]:
-        told["left"] = _left(query, case["options"]["zookeeper"], case["options"]["group"])
+        report["left"] = _stop_and_wait(
+            query, case["options"]["zookeeper"], case["options"]["group"]
+        )
     else:
         query.stop()
-    return told
+    return report
 
 
-def _left(query: Any, zookeeper: str, group: str) -> float:
+def _stop_and_wait(query: Any, zookeeper: str, group: str) -> float:
     """Ends the query; → the seconds until its group has no member any more."""
     from folkmoot import Admin
 
     with Admin(zookeeper=zookeeper) as admin:
         admin.groups([group])
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         query.stop()
         while any(each.members for each in admin.groups([group])):
-            if time.perf_counter() - begun > LEAVE_WAIT:
+            if time.perf_counter() - started_at > LEAVE_WAIT:
                 raise TimeoutError(f"a member of {group} stays")
-        return time.perf_counter() - begun
+        return time.perf_counter() - started_at
 
 
 def _wait(condition: Any, query: Any) -> None:

@@ -8,9 +8,9 @@ from functools import partial
 from threading import Event, Thread
 from typing import Any, Final
 
-from benchmarks.clients.program import tell
+from benchmarks.clients.program import report_event
 
-LOOK_EVERY: Final = 0.02
+POLL_INTERVAL: Final = 0.02
 VALUE: Final = b"x" * 100
 
 
@@ -34,26 +34,28 @@ class Writer:
         last of them, and how many there are in which none was.
         """
         self._thread.start()
-        tell("ready")
+        report_event("ready")
         for line in sys.stdin:
-            asked = json.loads(line)
-            self._answer(asked["since"], asked["partitions"], asked["patience"])
+            query = json.loads(line)
+            self._answer(query["since"], query["partitions"], query["patience"])
         self._stopping.set()
         self._thread.join()
 
     def _answer(self, since: float, partitions: Iterable[int], patience: float) -> None:
-        missing, found, looked = set(partitions), [0.0], 0
+        missing, lags, next_index = set(partitions), [0.0], 0
         while missing and time.monotonic() < since + patience:
             end = len(self._acked)
-            for partition, sent, at in self._acked[looked:end]:
+            for partition, sent, at in self._acked[next_index:end]:
                 if sent >= since and partition in missing:
                     missing.remove(partition)
-                    found.append(at - since)
-            looked = end
-            time.sleep(LOOK_EVERY)
+                    lags.append(at - since)
+            next_index = end
+            time.sleep(POLL_INTERVAL)
         # What is sent next may belong to the next question, never to an earlier one.
-        del self._acked[:looked]
-        tell("again", first=min(found[1:], default=patience), last=max(found), silent=len(missing))
+        del self._acked[:next_index]
+        report_event(
+            "again", first=min(lags[1:], default=patience), last=max(lags), silent=len(missing)
+        )
 
     def _run(self) -> None:
         step = self._interval / self._partitions
@@ -67,6 +69,6 @@ class Writer:
                 number, due = number + 1, due + step
             time.sleep(max(0.001, due - time.monotonic()))
 
-    def _acknowledged(self, which: tuple[int, float]) -> None:
-        partition, sent = which
+    def _acknowledged(self, sent_record: tuple[int, float]) -> None:
+        partition, sent = sent_record
         self._acked.append((partition, sent, time.monotonic()))

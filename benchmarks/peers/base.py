@@ -62,9 +62,13 @@ class Server(ABC):
 
     def client(self, verb: str, *, program: str = "", **parameters: Any) -> Program:
         """A client program, not started yet: the server's, or another `program` that it has in common."""
-        given = json.dumps({"address": self.address, "system": self.system, **parameters})
+        encoded_parameters = json.dumps(
+            {"address": self.address, "system": self.system, **parameters}
+        )
         module = f"benchmarks.clients.{program or self.system}"
-        return Program([self.python, "-m", module, verb, given], self.directory / "clients.log")
+        return Program(
+            [self.python, "-m", module, verb, encoded_parameters], self.directory / "clients.log"
+        )
 
     def produce(
         self, topic: str, records: Path, count: int, *, compression: str = "zstd", **more: Any
@@ -80,7 +84,7 @@ class Server(ABC):
         program = self.client("consume", topic=topic, count=count, how=how, warm=warm)
         return program.run(self.processes())
 
-    def ask(self, verb: str, *, timeout: float = TOPIC_TIMEOUT, **parameters: Any) -> Any:
+    def request(self, verb: str, *, timeout: float = TOPIC_TIMEOUT, **parameters: Any) -> Any:
         """What the client in Python reports: the server's own tools may be another JVM, for seconds."""
         with self.client(verb, **parameters) as program:
             return program.wait_done(timeout)
@@ -97,7 +101,7 @@ class Server(ABC):
         self.stop()
 
 
-class OneProcess(Server):
+class SingleProcessServer(Server):
     """A server that is one process on one port, and runs one program of Debian."""
 
     def __init__(self, directory: Path, python: str, program: str) -> None:
@@ -110,7 +114,7 @@ class OneProcess(Server):
     def command(self, program: str) -> Sequence[str]: ...
 
     @abstractmethod
-    def answers(self) -> bool: ...
+    def is_answering(self) -> bool: ...
 
     def processes(self) -> Mapping[str, int]:
         return {"broker": self._child.pid}
@@ -118,7 +122,7 @@ class OneProcess(Server):
     def start(self) -> None:
         self.data.mkdir(parents=True, exist_ok=True)
         self._child.start()
-        self._child.wait_until(lambda: self.answers() or None, START_TIMEOUT)
+        self._child.wait_until(lambda: self.is_answering() or None, START_TIMEOUT)
 
     def stop(self) -> None:
         self._child.stop(STOP_TIMEOUT)
@@ -148,7 +152,7 @@ class DebianPeer(Peer):
 
     program: ClassVar[str]
     packages: ClassVar[Sequence[str]]
-    make: ClassVar[type[OneProcess]]
+    server_type: ClassVar[type[SingleProcessServer]]
 
     def prepare(self) -> None:
         self._path = environment.debian_program(self.program, self.program)
@@ -158,11 +162,11 @@ class DebianPeer(Peer):
         version = environment.version_of(self._path, "--version")
         return {
             self.title.split()[0]: version,
-            **environment.installed(self._python, self.packages),
+            **environment.installed_versions(self._python, self.packages),
         }
 
-    def server(self, directory: Path) -> OneProcess:
-        return self.make(directory, self._python, self._path)
+    def server(self, directory: Path) -> SingleProcessServer:
+        return self.server_type(directory, self._python, self._path)
 
 
 def greeting(port: int, request: bytes = b"") -> bytes | None:

@@ -24,8 +24,8 @@ from folkmoot.coordination.zookeeper.execute import execute, execute_all
 from folkmoot.coordination.zookeeper.session import Session
 
 BROKERS: Final = 3
-LOOK_EVERY: Final = 0.02
-WHOLE_TIMEOUT: Final = 400.0
+POLL_INTERVAL: Final = 0.02
+SYNC_TIMEOUT: Final = 400.0
 """10,000 partitions of three replicas on two cores take minutes."""
 
 
@@ -73,15 +73,17 @@ class FolkmootCluster(FolkmootServer):
         partitions = [
             TopicIdPartition(found.topic_id, number) for number in range(len(found.partitions))
         ]
-        deadline = time.monotonic() + WHOLE_TIMEOUT
+        deadline = time.monotonic() + SYNC_TIMEOUT
         while time.monotonic() < deadline:
-            began = time.monotonic()
+            started_at = time.monotonic()
             states = execute_all(self.session, map(partition_states.read, partitions))
-            known = [each.state for each in states if each is not None and each.state.active]
-            if sum(len(each.isr) for each in known) == sum(map(len, found.partitions)):
-                return [each.leader for each in known]
+            active_states = [
+                each.state for each in states if each is not None and each.state.active
+            ]
+            if sum(len(each.isr) for each in active_states) == sum(map(len, found.partitions)):
+                return [each.leader for each in active_states]
             # A look at many partitions is work for ZooKeeper, and takes the processors from the brokers.
-            time.sleep(max(LOOK_EVERY, 2 * (time.monotonic() - began)))
+            time.sleep(max(POLL_INTERVAL, 2 * (time.monotonic() - started_at)))
         raise Unavailable(f"the replicas of topic {topic} are not all in sync")
 
     def controller(self) -> int:
@@ -133,12 +135,17 @@ class KafkaCluster(KafkaServer):
 
     def create(self, topic: str, partitions: int, *, fsync: bool = False) -> None:
         config = {"min.insync.replicas": "2", **({"flush.messages": "1"} if fsync else {})}
-        wanted = {"topic": topic, "partitions": partitions, "replicas": BROKERS, "config": config}
-        self.ask("create", timeout=WHOLE_TIMEOUT, **wanted)
+        parameters = {
+            "topic": topic,
+            "partitions": partitions,
+            "replicas": BROKERS,
+            "config": config,
+        }
+        self.request("create", timeout=SYNC_TIMEOUT, **parameters)
         self.leaders(topic)
 
     def leaders(self, topic: str) -> Sequence[int]:
-        found = self.ask("leaders", timeout=WHOLE_TIMEOUT, topic=topic, replicas=BROKERS)
+        found = self.request("leaders", timeout=SYNC_TIMEOUT, topic=topic, replicas=BROKERS)
         numbers: list[int] = found["leaders"]
         return numbers
 

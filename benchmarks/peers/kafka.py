@@ -104,10 +104,10 @@ class KafkaServer(Server):
             node.stop(STOP_TIMEOUT)
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        self.ask("create", topic=topic, partitions=partitions)
+        self.request("create", topic=topic, partitions=partitions)
 
     def delete_topic(self, topic: str) -> None:
-        self.ask("delete", topic=topic, data=str(self.data_of(1)))
+        self.request("delete", topic=topic, data=str(self.data_of(1)))
 
     def stored_bytes(self, topic: str) -> int:
         return sum(disk_usage(each, ".log") for each in self.data_of(1).glob(f"{topic}-*"))
@@ -129,9 +129,11 @@ class KafkaServer(Server):
             file.write_text(text)
             storage = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(file)]
             command = java_command(self.jars, "256m", *storage)
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                raise Unavailable(f"{storage[0]}: {(done.stderr or done.stdout).strip()[-500:]}")
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            if result.returncode != 0:
+                raise Unavailable(
+                    f"{storage[0]}: {(result.stderr or result.stdout).strip()[-500:]}"
+                )
             command = java_command(self.jars, self.heap, "kafka.Kafka", str(file))
             log = self.directory / f"server-{number}.log"
             self.nodes.append(ChildProcess(f"Kafka {number}", command, log))
@@ -166,7 +168,7 @@ class KafkaPeer(Peer):
         return {
             "Apache Kafka": environment.KAFKA_VERSION,
             "Java": str(find_java().version),
-            **environment.installed(self.python, ("confluent-kafka",)),
+            **environment.installed_versions(self.python, ("confluent-kafka",)),
         }
 
     def server(self, directory: Path) -> KafkaServer:

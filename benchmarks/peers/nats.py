@@ -4,10 +4,10 @@ Settings, and why: its default of flushing (every two minutes, so the page cache
 replica, like the others; one stream holds all, its subjects carry the keys.
 """
 
-from benchmarks.peers.base import DebianPeer, OneProcess, disk_usage, greeting
+from benchmarks.peers.base import DebianPeer, SingleProcessServer, disk_usage, greeting
 
 
-class NatsServer(OneProcess):
+class NatsServer(SingleProcessServer):
     system = "nats"
 
     @property
@@ -18,15 +18,15 @@ class NatsServer(OneProcess):
         listening = ["--addr", "127.0.0.1", "--port", str(self.port)]
         return [program, *listening, "--jetstream", "--store_dir", str(self.data)]
 
-    def answers(self) -> bool:
+    def is_answering(self) -> bool:
         return (greeting(self.port) or b"").startswith(b"INFO")
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """A stream, which has no partitions."""
-        self.ask("create", topic=topic)
+        self.request("create", topic=topic)
 
     def delete_topic(self, topic: str) -> None:
-        self.ask("delete", topic=topic)
+        self.request("delete", topic=topic)
 
     def stored_bytes(self, topic: str) -> int:
         return sum(disk_usage(each) for each in self.directory.rglob(f"streams/{topic}"))
@@ -37,4 +37,4 @@ class NatsPeer(DebianPeer):
     title = "NATS JetStream"
     program = "nats-server"
     packages = ("nats-py",)
-    make = NatsServer
+    server_type = NatsServer

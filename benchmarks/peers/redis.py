@@ -6,10 +6,10 @@ no snapshots, which would fork a copy of it in the middle of a measurement; the 
 meanwhile. One stream holds all, since Redis has no partitions and works on one thread.
 """
 
-from benchmarks.peers.base import DebianPeer, OneProcess, disk_usage, greeting
+from benchmarks.peers.base import DebianPeer, SingleProcessServer, disk_usage, greeting
 
 
-class RedisServer(OneProcess):
+class RedisServer(SingleProcessServer):
     system = "redis"
 
     @property
@@ -23,7 +23,7 @@ class RedisServer(OneProcess):
             *("--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"),
         ]
 
-    def answers(self) -> bool:
+    def is_answering(self) -> bool:
         return (greeting(self.port, b"PING\r\n") or b"").startswith(b"+PONG")
 
     def create_topic(self, topic: str, partitions: int) -> None:
@@ -47,4 +47,4 @@ class RedisPeer(DebianPeer):
     title = "Redis Streams"
     program = "redis-server"
     packages = ("redis", "hiredis")
-    make = RedisServer
+    server_type = RedisServer

@@ -166,10 +166,10 @@ def _events(cluster: Cluster, group: str, count: int, output: str) -> int:
 def headline(entry: "Entry") -> str:
     """Return when it was, and which plan or reset."""
     if not entry.generation and not entry.by:
-        what = "no plan since"
+        event = "no plan since"
     else:
-        what = f"generation {entry.generation}" if entry.generation else f"reset by {entry.by}"
-    return f"{moment_of(entry.at_ms) if entry.at_ms else 'lately'}  {what}"
+        event = f"generation {entry.generation}" if entry.generation else f"reset by {entry.by}"
+    return f"{moment_of(entry.at_ms) if entry.at_ms else 'lately'}  {event}"
 
 
 def event_of(entry: "Entry") -> dict[str, Any]:
@@ -193,14 +193,14 @@ def lines_of(entry: "Entry") -> list[str]:
     """Return an entry in words, line by line."""
     if entry.reset:
         lines = [f"{each} to {offset}" for each, offset in entry.reset.items()]
-        left_out = entry.moved - len(lines)
-        return lines + ([f"and {counted(left_out, 'partition')} more"] if left_out > 0 else [])
+        omitted = entry.moved - len(lines)
+        return lines + ([f"and {counted(omitted, 'partition')} more"] if omitted > 0 else [])
     lines = [f"{each} joined" + (f" ({why})" if why else "") for each, why in entry.joined.items()]
     lines += [f"{each}: {why}" for each, why in entry.left.items()]
-    ways = Counter((each.topic, each.old, each.new) for each in entry.moves)
+    routes = Counter((each.topic, each.old, each.new) for each in entry.moves)
     lines += [
         f"{counted(number, 'partition')} of {topic} from {old or 'nobody'} to {new or 'nobody'}"
-        for (topic, old, new), number in ways.items()
+        for (topic, old, new), number in routes.items()
     ]
     if entry.moved > len(entry.moves):
         lines.append(f"{counted(entry.moved, 'partition')} in all")
@@ -219,8 +219,8 @@ def _delete(cluster: Cluster, group: str, yes: bool, force: bool) -> int:
     """
     with cluster.admin() as admin:
         if not yes:
-            known = len(admin.group_offsets(group))
-            warning = f"This forgets where {group} is in {counted(known, 'partition')}. "
+            count = len(admin.group_offsets(group))
+            warning = f"This forgets where {group} is in {counted(count, 'partition')}. "
             confirm(warning, "group", group, "deleted")
         admin.delete_group(group, force)
     print(f"deleted group {group}")

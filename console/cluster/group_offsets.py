@@ -72,12 +72,12 @@ def reset(
     Its members drop records that they have not committed, and continue at the new offsets at once.
     """
     at_most_one(from_file=from_file, **target)
-    whole, partitions = _scope(topics)
+    whole_topics, partitions = _scope(topics)
     if from_file is not None:
         if topics:
             raise ConfigError("a file says which partitions are reset: leave --topic out")
         return _import(cluster, group, from_file, execute, output)
-    scope = whole if topics else None
+    scope = whole_topics if topics else None
     return _reset(cluster, group, _target(**target), scope, partitions, execute, output)
 
 
@@ -127,10 +127,10 @@ def _reset(
     return 0
 
 
-def _check_topic_ids(admin: "Admin", known: Mapping[TopicPartition, str]) -> None:
+def _check_topic_ids(admin: "Admin", exported_ids: Mapping[TopicPartition, str]) -> None:
     """Raise StaleTopicId if a topic was deleted and created again since its offsets were exported."""
-    ids = admin.topic_ids(each.topic for each in known)
-    for each, topic_id in known.items():
+    ids = admin.topic_ids(each.topic for each in exported_ids)
+    for each, topic_id in exported_ids.items():
         if ids.get(each.topic, topic_id) != topic_id:
             raise StaleTopicId(
                 f"topic {each.topic} was made anew since: old offsets mean nothing in it"
@@ -197,7 +197,7 @@ def export(cluster: Cluster, group: str, file: str, form: str | None) -> int:
     with cluster.admin() as admin:
         ids = admin.topic_ids(each.topic for each in admin.group_offsets(group))
         offsets = admin.group_offsets(group)  # no older than the ids
-    text = offset_files.text_of(offsets, ids, form)
+    text = offset_files.format_offsets(offsets, ids, form)
     if file == STANDARD:
         print(text, end="")
         return 0

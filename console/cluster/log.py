@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DAMAGED = 1
 _DAMAGE = "DAMAGED"
-MOST_SHOWN = 60
+MAX_WIDTH = 60
 
 _path_argument = click.argument("path", type=FILE)
 
@@ -102,8 +102,8 @@ def _verdicts(
                 records += found[0].record_count
                 last = found[0].next_offset
         if batches or not bad:
-            place = (reader.base_offset, last, 0)
-            yield (*name, "ok", *place, records, batches, reader.size)
+            columns = (reader.base_offset, last, 0)
+            yield (*name, "ok", *columns, records, batches, reader.size)
         yield from bad
         damaged += [reader.path] * bool(bad)
 
@@ -115,21 +115,21 @@ def _verdicts(
 def _dump(path: Path, records: bool, output: str) -> int:
     """List every batch, or every record, with damaged ranges in their places."""
     damaged: list[Path] = []
-    of_batch = ("position", "first", "last", "records", "bytes", "codec", "from", "to")
-    of_record = ("position", "first", "last", "timestamp", "bytes", "key", "value", "headers")
-    columns = ("partition", "file", *(of_record if records else of_batch))
-    most = None if output == "json" else MOST_SHOWN
-    make = partial(_records, most=most) if records else _batch
-    stream(columns, _contents(path, make, damaged), output)
+    batch_columns = ("position", "first", "last", "records", "bytes", "codec", "from", "to")
+    record_columns = ("position", "first", "last", "timestamp", "bytes", "key", "value", "headers")
+    columns = ("partition", "file", *(record_columns if records else batch_columns))
+    max_width = None if output == "json" else MAX_WIDTH
+    make_rows = partial(_records, max_width=max_width) if records else _batch
+    stream(columns, _contents(path, make_rows, damaged), output)
     return DAMAGED if damaged else 0
 
 
 def _contents(
     path: Path,
-    make: "Callable[[SegmentReader, BatchHeader, int], Iterator[tuple[object, ...]]]",
+    make_rows: "Callable[[SegmentReader, BatchHeader, int], Iterator[tuple[object, ...]]]",
     damaged: list[Path],
 ) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of `log dump` that `make` makes; append files with damage to `damaged`."""
+    """Yield the rows of `log dump` that `make_rows` makes; append files with damage to `damaged`."""
     from folkmoot.brokers.storage.segment import Damage
 
     for partition, reader in _segments(path):
@@ -138,10 +138,10 @@ def _contents(
         for found in _batches(reader):
             if isinstance(found, Damage):
                 damaged.append(reader.path)
-                place = (found.position, found.offset, found.next_offset - 1, None)
-                yield (*name, *place, found.end - found.position, _DAMAGE, None, None)
+                columns = (found.position, found.offset, found.next_offset - 1, None)
+                yield (*name, *columns, found.end - found.position, _DAMAGE, None, None)
             else:
-                yield from ((*name, *row) for row in make(reader, *found))
+                yield from ((*name, *row) for row in make_rows(reader, *found))
 
 
 def _batches(
@@ -150,8 +150,8 @@ def _batches(
     """Yield what is in a segment. Damage at an end that has grown since is a batch in writing."""
     from folkmoot.brokers.storage.segment import Damage, SegmentReader
 
-    place = () if offset is None else (position, offset)
-    for found in reader.batches(*place):
+    start = () if offset is None else (position, offset)
+    for found in reader.batches(*start):
         if isinstance(found, Damage) and found.end == reader.size:
             with suppress(FileNotFoundError):
                 size = reader.path.stat().st_size
@@ -175,7 +175,7 @@ def _batch(
 
 
 def _records(
-    reader: "SegmentReader", header: "BatchHeader", position: int, *, most: int | None
+    reader: "SegmentReader", header: "BatchHeader", position: int, *, max_width: int | None
 ) -> Iterator[tuple[object, ...]]:
     from folkmoot.protocol import record_batch
 
@@ -183,15 +183,18 @@ def _records(
     for record in record_batch.records_of("", 0, header, data):
         yield (
             *(position, record.offset, record.offset, record.timestamp, len(record.value or b"")),
-            *(None if data is None else _shown(data, most) for data in (record.key, record.value)),
+            *(
+                None if data is None else _truncate(data, max_width)
+                for data in (record.key, record.value)
+            ),
             len(record.headers),
         )
 
 
-def _shown(data: bytes, most: int | None) -> str:
-    """Return at most `most` letters: one long value would widen the table for all."""
+def _truncate(data: bytes, max_width: int | None) -> str:
+    """Return at most `max_width` letters: one long value would widen the table for all."""
     text = repr(data)[2:-1]
-    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+    return text if max_width is None or len(text) <= max_width else f"{text[: max_width - 1]}…"
 
 
 @command.command("orphans")
@@ -210,14 +213,14 @@ def _orphans(cluster: Cluster, path: Path, output: str) -> int:
     found = sorted(partition_directories(path))
     with cluster.session() as session:
         names = execute(session, topics.names(), cluster.timeout)
-        known = execute_all(session, map(topics.read, names), timeout=cluster.timeout)
-    existing = {topic.topic_id for topic in known if topic is not None}
+        existing_topics = execute_all(session, map(topics.read, names), timeout=cluster.timeout)
+    existing = {topic.topic_id for topic in existing_topics if topic is not None}
     rows: list[tuple[object, ...]] = []
     for each in found:
         if each.topic_id not in existing:
             with suppress(FileNotFoundError):  # its broker runs, and has deleted it since
-                named = (str(each.path), each.topic or None, each.partition, each.topic_id)
-                rows.append((*named, _size(each.path)))
+                identity = (str(each.path), each.topic or None, each.partition, each.topic_id)
+                rows.append((*identity, _size(each.path)))
     show(("directory", "topic", "partition", "topic id", "bytes"), rows, output)
     return 0
 

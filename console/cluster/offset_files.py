@@ -17,11 +17,11 @@ from folkmoot.protocol.records import TopicPartition
 
 COLUMNS: Final = ("topic", "partition", "offset", "topic_id")
 
-Read = tuple[dict[TopicPartition, int], dict[TopicPartition, str]]
+GroupOffsets = tuple[dict[TopicPartition, int], dict[TopicPartition, str]]
 """Offsets, and the topics' ids where they are known."""
 
 
-def text_of(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str], form: str) -> str:
+def format_offsets(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str], form: str) -> str:
     """The file's contents, `form` csv or json."""
     rows = [(*each, offset, ids.get(each.topic, "")) for each, offset in sorted(offsets.items())]
     if form == "json":
@@ -34,7 +34,7 @@ def text_of(offsets: Mapping[TopicPartition, int], ids: Mapping[str, str], form:
     return text.getvalue()
 
 
-def read(file: str) -> Read:
+def read(file: str) -> GroupOffsets:
     """Read the offsets of a file; - is the standard input. Raises ConfigError."""
     text = read_text(file)
     offsets: dict[TopicPartition, int] = {}
@@ -71,11 +71,11 @@ def _rows(text: str, file: str) -> Iterable[tuple[str, list[Any]]]:
 
 def _row(row: list[Any], where: str) -> tuple[TopicPartition, int, str]:
     try:
-        topic, partition, offset, *rest = row
+        topic, partition, offset, *extra = row
         found = TopicPartition(check_name("topic", str(topic)), _number(partition))
-        if len(rest) > 1:
+        if len(extra) > 1:
             raise ValueError
-        return found, _number(offset), str(rest[0]) if rest else ""
+        return found, _number(offset), str(extra[0]) if extra else ""
     except (ValueError, TypeError):
         raise ConfigError(
             f"{where} is not understood: it must have {', '.join(COLUMNS)} (the last may be missing)"

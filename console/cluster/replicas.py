@@ -24,7 +24,7 @@ from folkmoot.protocol.quantities import counted
 if TYPE_CHECKING:
     from folkmoot.admin.replica_moves import PlannedMove, RunningMove
 
-LOOK = 0.5
+POLL_INTERVAL = 0.5
 PLAN = ("topic", "partition", "from", "to", "bytes to copy")
 
 _wait_option = click.option("--wait", is_flag=True, help="Wait until all moves have ended.")
@@ -123,18 +123,18 @@ def _show_running(moves: Sequence["RunningMove"], output: str) -> None:
     show((*columns, "cancelled"), rows, output)
 
 
-def _wait(moving: Callable[[], Sequence["RunningMove"]]) -> None:
+def _wait(list_moves: Callable[[], Sequence["RunningMove"]]) -> None:
     """Wait until nothing is moved; the standard error shows how far it is."""
-    shown = ""
-    while moves := moving():
+    last_line = ""
+    while moves := list_moves():
         copied = sum(each.copied or 0 for each in moves)
         total = sum(each.bytes or 0 for each in moves)
         partitions = counted(len(moves), "partition")
         line = f"being moved: {partitions}, {copied} of {total} bytes are there"
-        if line != shown:
+        if line != last_line:
             print(line, file=sys.stderr, flush=True)
-            shown = line
-        time.sleep(LOOK)
+            last_line = line
+        time.sleep(POLL_INTERVAL)
 
 
 @click.command("drain")
@@ -207,21 +207,21 @@ def elect(cluster: Cluster, topic: str, partitions: tuple[int, ...], unclean: in
                 raise UnknownTopicOrPartition(f"topic {topic} has no partition {number}")
         elected = 0
         for number in numbers:
-            named = TopicPartition(topic, number)
+            topic_partition = TopicPartition(topic, number)
             partition = TopicIdPartition(found.topic_id, number)
             replicas = found.partitions[number]
             if unclean is not None:
                 name = f"{topic}-{number}"
-                checking = check_unclean(named, partition, replicas, unclean)
+                checking = check_unclean(topic_partition, partition, replicas, unclean)
                 execute(session, checking, cluster.timeout)
                 warning = f"Records of {name} that broker {unclean} does not have are lost. "
                 confirm(warning, "partition", name, "given another leader")
-                election = elect_unclean(named, partition, replicas, unclean)
+                election = elect_unclean(topic_partition, partition, replicas, unclean)
                 execute(session, election, cluster.timeout)
                 elected += 1
             elif len(replicas) > 1:
                 elected += execute(
-                    session, elect_preferred(named, partition, replicas), cluster.timeout
+                    session, elect_preferred(topic_partition, partition, replicas), cluster.timeout
                 )
     print(f"elected leaders of {counted(elected, 'partition')} of {topic}")
     return 0

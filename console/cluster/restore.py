@@ -39,11 +39,11 @@ def inventory(path: Path) -> int:
     """Print what a data directory knows of its cluster, for `cluster restore` elsewhere."""
     import msgspec
 
-    print(msgspec.json.encode(_read(path)).decode())
+    print(msgspec.json.encode(_read_inventory(path)).decode())
     return 0
 
 
-def _read(path: Path) -> "Inventory":
+def _read_inventory(path: Path) -> "Inventory":
     import msgspec
 
     from folkmoot.brokers.server.inventory import Inventory, take_inventory
@@ -56,16 +56,16 @@ def _read(path: Path) -> "Inventory":
         raise ConfigError(f"{path} is neither a data directory nor an inventory: {error}") from None
 
 
-def _read_all(paths: Iterable[Path]) -> "list[Inventory]":
+def _read_inventories(paths: Iterable[Path]) -> "list[Inventory]":
     """Raises ConfigError if they are not of one cluster, or two are of one broker."""
-    found = [_read(each) for each in paths]
-    clusters = sorted({each.cluster for each in found})
+    inventories = [_read_inventory(each) for each in paths]
+    clusters = sorted({each.cluster for each in inventories})
     if len(clusters) > 1 or not clusters[0]:
         raise ConfigError(f"these directories are not of one cluster, but of {clusters}")
-    brokers = [each.broker for each in found]
+    brokers = [each.broker for each in inventories]
     if len(set(brokers)) < len(brokers):
         raise ConfigError(f"these directories are of brokers {sorted(brokers)}: give each one once")
-    return found
+    return inventories
 
 
 @click.command("restore")
@@ -91,13 +91,13 @@ def restore_topic(
     from folkmoot.coordination import layout
     from folkmoot.coordination.zookeeper.execute import execute
 
-    found = _read_all(paths)
+    inventories = _read_inventories(paths)
     name = new_name or topic
     check_name("topic", name)
     replicas = [
         each
-        for one in found
-        for each in one.replicas
+        for broker_inventory in inventories
+        for each in broker_inventory.replicas
         if each.topic == topic and topic_id in (None, each.topic_id)
     ]
     ids = sorted({each.topic_id for each in replicas})
@@ -107,10 +107,10 @@ def restore_topic(
         raise ConfigError(f"topic {topic} was made several times: choose one by --id: {ids}")
     with cluster.session() as session:
         cluster_id = execute(session, layout.cluster_id(), cluster.timeout)
-        if cluster_id != found[0].cluster:
-            raise ConfigError(f"ZooKeeper has cluster {cluster_id}, not {found[0].cluster}")
-        source = Source({each.broker for each in found}, without, cluster.timeout)
-        print(f"topic {name} {_put_back(session, name, replicas, source)}")
+        if cluster_id != inventories[0].cluster:
+            raise ConfigError(f"ZooKeeper has cluster {cluster_id}, not {inventories[0].cluster}")
+        source = Source({each.broker for each in inventories}, without, cluster.timeout)
+        print(f"topic {name} {_restore_topic(session, name, replicas, source)}")
     return 0
 
 
@@ -122,7 +122,9 @@ class Source(NamedTuple):
     timeout: float
 
 
-def _put_back(session: "Session", name: str, replicas: "list[FoundReplica]", source: Source) -> str:
+def _restore_topic(
+    session: "Session", name: str, replicas: "list[FoundReplica]", source: Source
+) -> str:
     from folkmoot.coordination.cluster.restoring import restore, topic_of
     from folkmoot.coordination.zookeeper.execute import execute
 
@@ -147,8 +149,8 @@ def restore_cluster(cluster: Cluster, paths: tuple[Path, ...], without: tuple[in
     from folkmoot.coordination.zookeeper import kazoo_adapter
     from folkmoot.coordination.zookeeper.execute import execute
 
-    found = _read_all(paths)
-    for each in found:
+    inventories = _read_inventories(paths)
+    for each in inventories:
         if not each.stopped:
             raise DirectoryLocked(
                 f"the directory of broker {each.broker} is in use: stop the brokers first"
@@ -159,33 +161,33 @@ def restore_cluster(cluster: Cluster, paths: tuple[Path, ...], without: tuple[in
         cluster.address, SESSION_TIMEOUT, connect_timeout=timeout, create=True
     )
     try:
-        execute(session, layout.take_back(found[0].cluster), timeout)
-        above = max(each.producer_id for each in found) + 1
-        execute(session, producer_ids.take(0, above), timeout)
-        seen = max(each.schema_id for each in found)
-        execute(session, registering.note_seen(seen), timeout)
-        for each in found:
+        execute(session, layout.take_back(inventories[0].cluster), timeout)
+        next_producer_id = max(each.producer_id for each in inventories) + 1
+        execute(session, producer_ids.take(0, next_producer_id), timeout)
+        last_schema_id = max(each.schema_id for each in inventories)
+        execute(session, registering.note_seen(last_schema_id), timeout)
+        for each in inventories:
             execute(session, brokers.note_directory(each.broker, each.directory), timeout)
-        source = Source({each.broker for each in found}, without, timeout)
-        rows, failed = _put_all_back(session, found, source)
-        gone = execute(session, layout.missing(), timeout)
+        source = Source({each.broker for each in inventories}, without, timeout)
+        rows, failed = _restore_topics(session, inventories, source)
+        missing = execute(session, layout.missing(), timeout)
     finally:
         session.close()
     show(("topic", "id", "state"), rows, "text")
-    if gone:
-        print(f"gone for good unless it is put back otherwise: {', '.join(gone)}")
+    if missing:
+        print(f"gone for good unless it is put back otherwise: {', '.join(missing)}")
     return int(failed)
 
 
-def _put_all_back(
-    session: "Session", found: "list[Inventory]", source: Source
+def _restore_topics(
+    session: "Session", inventories: "list[Inventory]", source: Source
 ) -> tuple[list[tuple[object, ...]], bool]:
     from folkmoot.coordination import deletions
     from folkmoot.coordination.zookeeper.execute import execute
 
     by_id: dict[str, list[FoundReplica]] = {}
-    for one in found:
-        for each in one.replicas:
+    for broker_inventory in inventories:
+        for each in broker_inventory.replicas:
             by_id.setdefault(each.topic_id, []).append(each)
     names = {
         topic_id: next((each.topic for each in replicas if each.topic), topic_id)
@@ -194,18 +196,18 @@ def _put_all_back(
     rows: list[tuple[object, ...]] = []
     failed = False
     for topic_id, name in sorted(names.items(), key=lambda each: each[::-1]):
-        several = sum(each == name for each in names.values()) > 1
+        is_ambiguous = sum(each == name for each in names.values()) > 1
         try:
             deletion = execute(session, deletions.read(topic_id), source.timeout)
             if deletion is not None:
                 state = f"was deleted: `folkmoot topic restore {name}` takes that back"
                 rows.append((name, topic_id, state))
                 continue
-            if several:
+            if is_ambiguous:
                 raise ConfigError(
                     f"made several times: `folkmoot topic restore {name} --id {topic_id}`"
                 )
-            state = _put_back(session, name, by_id[topic_id], source)
+            state = _restore_topic(session, name, by_id[topic_id], source)
         except FolkmootError as error:
             state, failed = str(error), True
         rows.append((name, topic_id, state))

@@ -46,7 +46,9 @@ def _status(cluster: Cluster, broker: int | None, sizes: bool, output: str) -> i
     if broker is not None:
         return _status_of(broker, status, output)
     partitions = status.partitions
-    missing = sorted({each for one in partitions for each in one.replicas} - status.brokers.keys())
+    missing = sorted(
+        {each for partition in partitions for each in partition.replicas} - status.brokers.keys()
+    )
     leaderless = sum(each.is_leaderless for each in partitions)
     under_replicated = sum(each.is_under_replicated for each in partitions)
     below_minimum = sum(each.is_below_minimum for each in partitions)
@@ -65,8 +67,8 @@ def _status(cluster: Cluster, broker: int | None, sizes: bool, output: str) -> i
     if sizes:
         row["bytes"] = _bytes(cluster, status)
     show(tuple(row), [tuple(row.values())], output)
-    well = controller is not None and status.brokers and not missing
-    return 0 if well and not (leaderless or under_replicated or below_minimum) else DEGRADED
+    is_healthy = controller is not None and status.brokers and not missing
+    return 0 if is_healthy and not (leaderless or under_replicated or below_minimum) else DEGRADED
 
 
 @command.command("events")
@@ -104,8 +106,8 @@ def _bytes(cluster: Cluster, status: "ClusterStatus") -> dict[str, int | None]:
 
 def _status_of(broker: int, status: "ClusterStatus", output: str) -> int:
     is_registered = broker in status.brokers
-    held = [each for each in status.partitions if broker in each.replicas]
-    behind = sum(broker not in each.in_sync for each in held)
-    row = (broker, is_registered, len(held), behind)
+    hosted = [each for each in status.partitions if broker in each.replicas]
+    out_of_sync = sum(broker not in each.in_sync for each in hosted)
+    row = (broker, is_registered, len(hosted), out_of_sync)
     show(("broker", "registered", "replicas", "out of sync"), [row], output)
-    return 0 if is_registered and not behind else DEGRADED
+    return 0 if is_registered and not out_of_sync else DEGRADED

@@ -12,7 +12,7 @@ from folkmoot.console.cluster.topic_changes import alter, delete_records
 from folkmoot.console.confirmation import confirm
 from folkmoot.console.options.cluster import Cluster, with_zookeeper
 from folkmoot.console.options.names import TOPIC, topic_argument
-from folkmoot.console.options.values import COUNT, Parsed, output_option, pairs, yes_option
+from folkmoot.console.options.values import COUNT, ParsedType, output_option, pairs, yes_option
 from folkmoot.console.tables import show
 from folkmoot.protocol.errors import BrokerUnreachable, ConfigError, UnknownTopicOrPartition
 from folkmoot.protocol.names import check_name
@@ -32,7 +32,7 @@ for _action in (alter, delete_records, elect, reassign, restore_topic):
 
 @command.command("create")
 # A new topic has a name that completion does not know.
-@click.argument("topic", type=Parsed("topic", lambda name: check_name("topic", name)))
+@click.argument("topic", type=ParsedType("topic", lambda name: check_name("topic", name)))
 @click.option("--partitions", type=COUNT, metavar="N", default=1, help="How many partitions.")
 @click.option(
     "--replicas",
@@ -76,8 +76,8 @@ def _create(
         replicas = replicas or brokers.default_replicas(live)
         creation = topics.create(topic, partitions, racks_of(live), config, replicas=replicas)
         wait_until_led(session, execute(session, creation, cluster.timeout), cluster.timeout)
-    of_each = f" of {replicas} replicas" if replicas > 1 else ""
-    print(f"created topic {topic} with {counted(partitions, 'partition')}{of_each}")
+    replicas_text = f" of {replicas} replicas" if replicas > 1 else ""
+    print(f"created topic {topic} with {counted(partitions, 'partition')}{replicas_text}")
     return 0
 
 
@@ -104,33 +104,33 @@ def _config(
     from folkmoot.coordination.topic_config import effective
     from folkmoot.coordination.zookeeper.execute import execute
 
-    given = _options(changes)
+    new_values = _options(changes)
     with cluster.session() as session:
         before = execute(session, topics.read(topic), cluster.timeout)
-        if before is not None and (given or unset):
-            _check_change(before.config, given, unset)
-        configuring = topics.configure(topic, {**given, **dict.fromkeys(unset)})
+        if before is not None and (new_values or unset):
+            _check_change(before.config, new_values, unset)
+        configuring = topics.configure(topic, {**new_values, **dict.fromkeys(unset)})
         after = execute(session, configuring, cluster.timeout)
         live = execute(session, brokers.live(), cluster.timeout)
-    holding = {broker for replicas in after.partitions for broker in replicas}
-    options = {broker: found.log for broker, found in live.items() if broker in holding}
+    hosting = {broker for replicas in after.partitions for broker in replicas}
+    options = {broker: found.log for broker, found in live.items() if broker in hosting}
     show(("option", "value", "source"), effective(after.config, options, after.replicas), output)
     return 0
 
 
 def _check_change(
-    before: Mapping[str, str], given: Mapping[str, str], unset: Sequence[str]
+    before: Mapping[str, str], new_values: Mapping[str, str], unset: Sequence[str]
 ) -> None:
     """Raise ConfigError for options that do not go together: no broker would follow them."""
     from folkmoot.coordination.topic_config import LogConfig, topic_config
 
-    known = {field.name for field in fields(LogConfig)} | set(before)
+    option_names = {field.name for field in fields(LogConfig)} | set(before)
     for name in unset:
-        if name in given:
+        if name in new_values:
             raise ConfigError(f"{name} cannot be given and taken back at once")
-        if name not in known:
-            raise unknown_option(name, known)
-    after = {**before, **given}
+        if name not in option_names:
+            raise unknown_option(name, option_names)
+    after = {**before, **new_values}
     topic_config(LogConfig(), {name: after[name] for name in after if name not in unset})
 
 

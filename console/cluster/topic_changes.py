@@ -20,7 +20,7 @@ from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.quantities import counted
 from folkmoot.protocol.records import TopicPartition
 
-_Before = dict[TopicPartition, "int | Literal['latest']"]
+_Targets = dict[TopicPartition, "int | Literal['latest']"]
 
 
 @click.command("alter")
@@ -82,10 +82,12 @@ def delete_records(
             at = point_in_time(before_time)
             ends = admin.offsets(topic, "latest", timeout)  # later records stay
             found = admin.offsets_for_times(dict.fromkeys(ends, at), timeout)
-            wanted: _Before = {each: ends[each] if at is None else at for each, at in found.items()}
+            targets: _Targets = {
+                each: ends[each] if at is None else at for each, at in found.items()
+            }
         else:
-            wanted = _offsets(topic, words)
-        offsets = admin.plan_delete_records(wanted, timeout)
+            targets = _offsets(topic, words)
+        offsets = admin.plan_delete_records(targets, timeout)
         earliest = admin.offsets(offsets, "earliest", timeout)
         if execute:
             offsets = admin.delete_records(offsets, timeout)
@@ -105,16 +107,16 @@ def _lines(file: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def _offsets(topic: str, words: list[str]) -> _Before:
-    wanted: _Before = {}
+def _offsets(topic: str, words: list[str]) -> _Targets:
+    targets: _Targets = {}
     for word in words:
         number, equals, offset = (part.strip() for part in word.partition("="))
         if not (equals and number.isdecimal()):
             raise ConfigError(f"{word!r} is not understood: write PARTITION=OFFSET, such as 0=100")
         partition = TopicPartition(topic, int(number))
-        if partition in wanted:
+        if partition in targets:
             raise ConfigError(f"partition {partition.partition} is named twice: name each once")
         if offset != "latest" and not offset.isdecimal():
             raise ConfigError(f"{offset!r} in {word!r} is no offset: use a number, or latest")
-        wanted[partition] = int(offset) if offset.isdecimal() else "latest"
-    return wanted
+        targets[partition] = int(offset) if offset.isdecimal() else "latest"
+    return targets

@@ -99,13 +99,13 @@ class Story:
             self._group.start(NEWCOMER)
             self._group.wait(self._group.is_shared, f"{NEWCOMER} got no partitions", send_slice)
             paced = self._paced = self._sent
-            turn = self._fast_since = time.monotonic()
+            fast_start = self._fast_since = time.monotonic()
             self._screen.line("sending the rest as fast as it goes")
             while self._sent < self._total:
                 send_slice(FAST_SLICES)
             producer.flush()
-        rate = (self._total - paced) / (time.monotonic() - turn)
-        self._facts["flights sent, paced"] = f"{paced:,} in {turn - start:.1f} s"
+        rate = (self._total - paced) / (time.monotonic() - fast_start)
+        self._facts["flights sent, paced"] = f"{paced:,} in {fast_start - start:.1f} s"
         self._facts["produced per second"] = f"{rate:,.0f} (Avro encoding included)"
 
     def drain(self) -> None:
@@ -129,14 +129,14 @@ class Story:
         ((repeats,),) = self._results.select("sum(deliveries - 1) FROM flights")
         moves = self._group.moves
         gained = sum(n for (_, new), n in moves.items() if new == SPARK)
-        given_up = sum(n for (old, _), n in moves.items() if old == SPARK)
+        released = sum(n for (old, _), n in moves.items() if old == SPARK)
         members = (f"{name} {n:,}" for name, n in self._results.select(MEMBERS))
         committed, ends = self._committed(), self._ends()
         equal = len(committed.items() & ends.items())
         self._facts |= {
             "processed by": ", ".join(members),
             "rebalances": str(self._group.generation),
-            "partitions gained / given up by Spark": f"{gained} / {given_up}",
+            "partitions gained / given up by Spark": f"{gained} / {released}",
             "processed but not committed at the kill": f"{self._uncommitted:,}",
             "delivered more than once": f"{repeats:,} (each counted once)",
             "committed offset = end offset": f"{equal} of {PARTITIONS} partitions",
@@ -153,7 +153,7 @@ class Story:
             f"{(sent - stored).total()} flights are missing in the results": sent <= stored,
             f"the results have {(stored - sent).total()} flights too many": stored <= sent,
             f"committed offsets {committed}, end offsets {ends}": committed == ends,
-            f"{SPARK} gave up no partition": given_up > 0,
+            f"{SPARK} gave up no partition": released > 0,
             f"only {repeats} flights came again after the kill": repeats >= self._uncommitted,
         }
         return [text for text, holds in checks.items() if not holds]

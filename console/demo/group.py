@@ -14,7 +14,7 @@ from folkmoot.protocol.errors import FolkmootError
 from folkmoot.protocol.records import TopicPartition
 
 GROUP: Final = "delays"
-LOOK_EVERY: Final = 0.25
+POLL_INTERVAL: Final = 0.25
 PATIENCE: Final = 240.0
 STOP_TIMEOUT: Final = 40.0
 
@@ -68,17 +68,17 @@ class Group:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             meanwhile()
-            self._look()
+            self._poll()
             if until():
                 return
-            time.sleep(LOOK_EVERY)
+            time.sleep(POLL_INTERVAL)
         raise DemoFailed(f"{failure} within {PATIENCE:g} s")
 
     def is_shared(self) -> bool:
         """Return whether all members that run own partitions, and no other one does."""
         return set(self.owners.values()) == self.running.keys()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for child in self.running.values():
             if not child.is_running:
                 raise child.failure(child.ending())
@@ -96,9 +96,9 @@ class Group:
             for partition, owner in owners.items()
             if self.owners.get(partition) != owner
         )
-        shares = ", ".join(f"{name} {n}" for name, n in sorted(Counter(owners.values()).items()))
+        counts = ", ".join(f"{name} {n}" for name, n in sorted(Counter(owners.values()).items()))
         moved = "; ".join(f"{old} → {new}: {n}" for (old, new), n in sorted(moves.items()) if old)
         self._screen.line(
-            f"rebalance {generation}: {shares}" + (f"  (moved {moved})" if moved else "")
+            f"rebalance {generation}: {counts}" + (f"  (moved {moved})" if moved else "")
         )
         self.generation, self.owners, self.moves = generation, owners, self.moves + moves

@@ -27,18 +27,20 @@ def run(count: int | None, keep: Path | None) -> int:
 
     with (
         sigterm_like_ctrl_c(),
-        tempfile.TemporaryDirectory(prefix="folkmoot-demo-", ignore_cleanup_errors=True) as made,
+        tempfile.TemporaryDirectory(
+            prefix="folkmoot-demo-", ignore_cleanup_errors=True
+        ) as temporary,
     ):
-        directory = Path(made) if keep is None else _make(keep)
+        directory = Path(temporary) if keep is None else _make_directory(keep)
         source = flights.read_table(flights.find_archive(), count)
-        wrong = conductor.demo(source, directory.absolute())
-    for line in wrong:
+        differences = conductor.demo(source, directory.absolute())
+    for line in differences:
         print(f"disagrees: {line}")
-    print("the demo FAILED" if wrong else "everything agrees")
-    return 1 if wrong else 0
+    print("the demo FAILED" if differences else "everything agrees")
+    return 1 if differences else 0
 
 
-def _make(directory: Path) -> Path:
+def _make_directory(directory: Path) -> Path:
     """Make a new directory for `--keep`. Raises ConfigError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)

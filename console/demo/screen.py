@@ -24,12 +24,12 @@ class Screen:
         is_plain = not self._console.is_terminal
         tenths = 0
 
-        def show(done: int) -> None:
+        def show(count: int) -> None:
             nonlocal tenths
-            progress.update(task, completed=done)
-            if is_plain and done * 10 // total > tenths:
-                tenths = done * 10 // total
-                self.line(f"  {title}: {done:,} of {total:,}")
+            progress.update(task, completed=count)
+            if is_plain and count * 10 // total > tenths:
+                tenths = count * 10 // total
+                self.line(f"  {title}: {count:,} of {total:,}")
 
         columns = ("{task.description}", BarColumn(), MofNCompleteColumn())
         with Progress(*columns, console=self._console, disable=is_plain) as progress:

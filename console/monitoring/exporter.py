@@ -10,7 +10,7 @@ from folkmoot.console.options.monitoring import (
     log_to_stderr,
     logging_options,
     metrics_options,
-    served,
+    serve_pages,
 )
 from folkmoot.console.options.names import GROUP
 from folkmoot.console.signals import sigterm_like_ctrl_c
@@ -50,7 +50,9 @@ def command(
         try:
             with (
                 cluster.admin() as admin,
-                served(metrics_host, metrics_port, lambda: GroupMetrics(admin, groups), sys.stdout),
+                serve_pages(
+                    metrics_host, metrics_port, lambda: GroupMetrics(admin, groups), sys.stdout
+                ),
             ):
                 threading.Event().wait()
         except KeyboardInterrupt:

@@ -27,7 +27,7 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class ClusterSnapshot:
     """The cluster as it was `at` (seconds, monotonic), read piece by piece."""
 
     at: float
@@ -68,53 +68,64 @@ class Section(NamedTuple):
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
 
-    def lines(self, most: int | None) -> list[str]:
+    def lines(self, limit: int | None) -> list[str]:
         if not self.rows:
             return []
-        shown = self.rows[:most]
-        left = len(self.rows) - len(shown)
-        return [*plain(self.columns, shown).splitlines(), *([f"… {left} more"] if left else []), ""]
+        first_rows = self.rows[:limit]
+        omitted = len(self.rows) - len(first_rows)
+        return [
+            *plain(self.columns, first_rows).splitlines(),
+            *([f"… {omitted} more"] if omitted else []),
+            "",
+        ]
 
 
-def frame(before: Look, now: Look, events: Iterable[str], most: int | None = None) -> list[str]:
-    """One frame; at most `most` rows of each table."""
+def frame(
+    before: ClusterSnapshot, now: ClusterSnapshot, events: Iterable[str], limit: int | None = None
+) -> list[str]:
+    """One frame; at most `limit` rows of each table."""
     lines = [_headline(now), ""]
     for section in (_brokers(before, now), _topics(before, now), _groups(before, now)):
-        lines += section.lines(most)
-    if truncated := now.truncated()[:most]:
+        lines += section.lines(limit)
+    if truncated := now.truncated()[:limit]:
         lines += [*truncated, ""]
     if now.more_groups:
         lines += [f"{now.more_groups} more groups are not looked at", ""]
-    told = list(events)
-    return [*lines, "rebalances, the last one first", *told] if told else lines[:-1]
+    event_lines = list(events)
+    return [*lines, "rebalances, the last one first", *event_lines] if event_lines else lines[:-1]
 
 
-def _headline(now: Look) -> str:
+def _headline(now: ClusterSnapshot) -> str:
     cluster, partitions = now.cluster, now.cluster.partitions
-    wrong = {
+    counts = {
         "leaderless": sum(each.is_leaderless for each in partitions),
         "below min-in-sync": sum(each.is_below_minimum for each in partitions),
         "under-replicated": sum(each.is_under_replicated for each in partitions),
     }
-    said = ", ".join(f"{count} {what}" for what, count in wrong.items() if count) or "all in sync"
+    problems = (
+        ", ".join(f"{count} {problem}" for problem, count in counts.items() if count)
+        or "all in sync"
+    )
     controller = cluster.controller
     if controller is None:
-        who = "NO CONTROLLER"
+        controller_text = "NO CONTROLLER"
     elif controller.broker in cluster.brokers:
-        who = f"controller {controller.broker}"
+        controller_text = f"controller {controller.broker}"
     else:
-        who = "a controller alone"
+        controller_text = "a controller alone"
     time = datetime.now(UTC).strftime("%H:%M:%S UTC")
     brokers = counted(len(cluster.brokers), "broker")
-    return f"{time}  {brokers}, {who}, {counted(len(partitions), 'partition')}: {said}"
+    return (
+        f"{time}  {brokers}, {controller_text}, {counted(len(partitions), 'partition')}: {problems}"
+    )
 
 
-def _brokers(before: Look, now: Look) -> Section:
+def _brokers(before: ClusterSnapshot, now: ClusterSnapshot) -> Section:
     sizes, earlier = _by_broker(now), _by_broker(before)
     partitions = now.cluster.partitions
-    named = {number for each in partitions for number in each.replicas}
+    numbers = {number for each in partitions for number in each.replicas}
     rows = []
-    for number in sorted(named | now.cluster.brokers.keys()):
+    for number in sorted(numbers | now.cluster.brokers.keys()):
         found = now.cluster.brokers.get(number)
         replicas = [each for each in partitions if number in each.replicas]
         rows.append(
@@ -132,7 +143,7 @@ def _brokers(before: Look, now: Look) -> Section:
     return Section(columns, rows)
 
 
-def _topics(before: Look, now: Look) -> Section:
+def _topics(before: ClusterSnapshot, now: ClusterSnapshot) -> Section:
     ends, earlier = _by_topic(now.ends()), _by_topic(before.ends())
     sizes: dict[str, int] = {}
     for size in now.sizes:
@@ -160,12 +171,12 @@ def _topics(before: Look, now: Look) -> Section:
     return Section(columns, [row for _, _, row in sorted(rows)])
 
 
-def _groups(before: Look, now: Look) -> Section:
+def _groups(before: ClusterSnapshot, now: ClusterSnapshot) -> Section:
     starts, ends = now.starts(), now.ends()
     earlier = {each.summary.name: sum(each.committed.values()) for each in before.groups}
     rows = []
     for summary, committed in now.groups:
-        behind = sum(
+        total_lag = sum(
             lag(at, starts.get(each, 0), ends.get(each)) or 0 for each, at in committed.items()
         )
         row = (
@@ -175,16 +186,16 @@ def _groups(before: Look, now: Look) -> Section:
             summary.generation,
             len(committed),
             _rate(sum(committed.values()), earlier.get(summary.name), now.at - before.at),
-            _amount(behind if committed else None),
+            _amount(total_lag if committed else None),
         )
-        rows.append((-behind, summary.name, row))
+        rows.append((-total_lag, summary.name, row))
     columns = ("group", "state", "members", "generation", "committed", "   rec/s", "     lag")
     return Section(columns, [row for _, _, row in sorted(rows)])
 
 
-def _by_broker(look: Look) -> dict[int, int]:
+def _by_broker(snapshot: ClusterSnapshot) -> dict[int, int]:
     found: dict[int, int] = {}
-    for each in look.sizes:
+    for each in snapshot.sizes:
         found[each.broker] = found.get(each.broker, 0) + each.bytes
     return found
 

@@ -97,7 +97,9 @@ def with_zookeeper(timeout: float = TIMEOUT) -> _Decorator:
         @timeout_option(timeout)
         @wraps(function)
         def command(zookeeper: str, timeout: float, **options: Any) -> int:
-            return function(_chosen(Cluster(zookeeper=zookeeper, timeout=timeout)), **options)
+            return function(
+                _remember_cluster(Cluster(zookeeper=zookeeper, timeout=timeout)), **options
+            )
 
         return command
 
@@ -129,12 +131,12 @@ def with_cluster(function: _Function) -> _Function:
         if not (zookeeper or bootstrap):
             raise click.UsageError(f"Give --zookeeper or --bootstrap, or set {ENVIRONMENT}.")
         cluster = Cluster(zookeeper=zookeeper, bootstrap=bootstrap, timeout=timeout)
-        return function(_chosen(cluster), **options)
+        return function(_remember_cluster(cluster), **options)
 
     return command
 
 
-def _chosen(cluster: Cluster) -> Cluster:
+def _remember_cluster(cluster: Cluster) -> Cluster:
     """Note the cluster for the front, whose errors name it."""
     click.get_current_context().find_root().obj = cluster
     return cluster

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import click
 
-from folkmoot.console.options.values import Parsed
+from folkmoot.console.options.values import ParsedType
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.options import Declaration, declarations, parse
 
 
-class Documented(NamedTuple):
+class DocumentedOption(NamedTuple):
     """An option of a config as its source declares it."""
 
     annotation: str
@@ -25,9 +25,9 @@ class Documented(NamedTuple):
     meaning: str
 
 
-def documented(config: Any) -> dict[str, Documented]:
+def read_documentation(config: Any) -> dict[str, DocumentedOption]:
     """Read the options of a config from its source, where their meanings are; inherited ones first."""
-    found: dict[str, Documented] = {}
+    found: dict[str, DocumentedOption] = {}
     bases: list[Any] = [each for each in reversed(config.__mro__) if is_dataclass(each)]
     for base in bases:
         (tree,) = ast.parse(inspect.getsource(base)).body
@@ -40,7 +40,9 @@ def documented(config: Any) -> dict[str, Documented]:
                     case ast.Expr(ast.Constant(str(text))):
                         meaning = inspect.cleandoc(text)
                 annotation = ast.unparse(node.annotation).replace("'", '"')
-                found[name] = Documented(annotation, _default(base, name, node.value), meaning)
+                found[name] = DocumentedOption(
+                    annotation, _default(base, name, node.value), meaning
+                )
     return found
 
 
@@ -53,11 +55,11 @@ def _default(config: Any, name: str, value: ast.expr | None) -> str:
         return "all defaults"
     if not any(isinstance(each, ast.Name) for each in ast.walk(value)):
         return ast.unparse(value).replace("'", '"')
-    shown = f"{default:.15g}" if isinstance(default, float) else repr(default)
-    return shown.replace("'", '"')
+    text = f"{default:.15g}" if isinstance(default, float) else repr(default)
+    return text.replace("'", '"')
 
 
-def declared(
+def config_options(
     config: Any, *names: str, unset: bool = False, **defaults: Any
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Give a command flags for these options of a config: `--session-timeout` of `session_timeout`.
@@ -66,14 +68,16 @@ def declared(
     """
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
-        known, options = declarations(config), documented(config)
-        own = {each.name: each.default for each in fields(config) if each.default is not MISSING}
+        known, options = declarations(config), read_documentation(config)
+        config_defaults = {
+            each.name: each.default for each in fields(config) if each.default is not MISSING
+        }
         for name in reversed(names):
             kind = str(known[name]).removeprefix("a ")
             function = click.option(
                 f"--{name.replace('_', '-')}",
-                type=Parsed(_placeholder(known[name]), partial(_parsed, config, name)),
-                default=None if unset else {**own, **defaults}.get(name),
+                type=ParsedType(_placeholder(known[name]), partial(_parse_option, config, name)),
+                default=None if unset else {**config_defaults, **defaults}.get(name),
                 show_default=str(defaults.get(name, options[name].default)).strip('"'),
                 help=options[name].meaning + (f" ({kind})" if known[name].is_number else ""),
             )(function)
@@ -90,7 +94,7 @@ def _placeholder(declaration: Declaration) -> str:
     return "dir" if Path in declaration.kinds else "text"
 
 
-def _parsed(config: Any, name: str, text: str) -> Any:
+def _parse_option(config: Any, name: str, text: str) -> Any:
     return parse(config, {name: text})[name]
 
 
@@ -109,12 +113,12 @@ def client_options(
     config: Any, own: Mapping[str, Any], settings: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return a client's options: the command's `own`, and those of `--set`. Raises ConfigError."""
-    given = {}
+    texts = {}
     for word in settings:
         name, equals, text = word.partition("=")
         if not equals:
             raise ConfigError(f"--set {word} is not understood: write NAME=VALUE")
         if name in own:
             raise ConfigError(f"--set {word}: the command itself sets {name}")
-        given[name] = text
-    return {**own, **parse(config, given)}
+        texts[name] = text
+    return {**own, **parse(config, texts)}

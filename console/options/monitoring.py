@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from folkmoot.brokers.server.config import BrokerConfig
-from folkmoot.console.options.declared import declared
+from folkmoot.console.options.declared import config_options
 from folkmoot.protocol.records import TopicPartition
 
 if TYPE_CHECKING:
-    from folkmoot.metrics.pages import Watched
+    from folkmoot.metrics.pages import MetricsSource
 
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_OWN: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+_STANDARD_FIELDS: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 
 _Decorator = Callable[[Callable[..., int]], Callable[..., int]]
@@ -24,18 +24,18 @@ _Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 def metrics_options(default_port: int | None = None) -> _Decorator:
     """`--metrics-port` and `--metrics-host`, as a broker has them."""
     own: dict[str, Any] = {} if default_port is None else {"metrics_port": default_port}
-    return declared(BrokerConfig, "metrics_port", "metrics_host", **own)
+    return config_options(BrokerConfig, "metrics_port", "metrics_host", **own)
 
 
-logging_options = declared(BrokerConfig, "log_format", "log_level")
+logging_options = config_options(BrokerConfig, "log_format", "log_level")
 """`--log-format` and `--log-level`, as a broker has them."""
 
 
 @contextmanager
-def served(
-    host: str, port: int | None, watched: "Callable[[], Watched]", output: TextIO
+def serve_pages(
+    host: str, port: int | None, make_source: "Callable[[], MetricsSource]", output: TextIO
 ) -> Iterator[None]:
-    """Serve the pages of what `watched` makes while the block runs, and print where they are.
+    """Serve the pages of what `make_source` makes while the block runs, and print where they are.
 
     Without a port nothing is made or served. Raises MissingExtra, AddressTaken.
     """
@@ -44,7 +44,7 @@ def served(
         return
     from folkmoot.metrics.pages import serve_metrics
 
-    with serve_metrics(host, port, watched()) as address:
+    with serve_metrics(host, port, make_source()) as address:
         print(f"metrics at http://{address}/metrics", file=output, flush=True)
         yield
 
@@ -73,7 +73,9 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         fields |= _fields(record)
-        fields |= {name: value for name, value in vars(record).items() if name not in _OWN}
+        fields |= {
+            name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS
+        }
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         return json.dumps(fields, default=str)
@@ -81,9 +83,9 @@ class JsonFormatter(logging.Formatter):
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     """Return the arguments of a record that users search by; the first of each kind."""
-    given = record.args if isinstance(record.args, tuple) else ()
-    found: dict[str, Any] = {"event": str(record.msg)} if given else {}
-    for each in (*given, record.exc_info[1] if record.exc_info else None):
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    found: dict[str, Any] = {"event": str(record.msg)} if arguments else {}
+    for each in (*arguments, record.exc_info[1] if record.exc_info else None):
         if isinstance(each, TopicPartition):
             found = {"topic": each.topic, "partition": each.partition} | found
         elif isinstance(each, BaseException):

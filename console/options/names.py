@@ -17,7 +17,7 @@ COMPLETION_TIMEOUT: Final = 1.0
 """Seconds that a Tab waits for ZooKeeper."""
 
 
-class KnownName(click.ParamType):  # type: ignore[type-arg] # older versions of click are not generic
+class ClusterName(click.ParamType):  # type: ignore[type-arg] # older versions of click are not generic
     """The name of a topic, a group or a subject, or a broker's id; `read` checks and converts it."""
 
     def __init__(self, name: str, read: Callable[[Any], Any] = str) -> None:
@@ -58,12 +58,12 @@ def _names(kind: str, address: str, incomplete: str) -> list[str]:
         return execute(session, names, limit)
 
 
-TOPIC: Final = KnownName("topic", partial(check_name, "topic"))
-TOPIC_PARTITIONS: Final = KnownName("topic")
+TOPIC: Final = ClusterName("topic", partial(check_name, "topic"))
+TOPIC_PARTITIONS: Final = ClusterName("topic")
 """A topic's name, and perhaps numbers of partitions: `TOPIC:0,2`."""
-GROUP: Final = KnownName("group", partial(check_name, "group"))
-SUBJECT: Final = KnownName("subject")
-BROKER: Final = KnownName("broker", click.INT)
+GROUP: Final = ClusterName("group", partial(check_name, "group"))
+SUBJECT: Final = ClusterName("subject")
+BROKER: Final = ClusterName("broker", click.INT)
 
 topic_argument = click.argument("topic", type=TOPIC)
 group_argument = click.argument("group", type=GROUP)

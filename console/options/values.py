@@ -13,7 +13,7 @@ from folkmoot.protocol.quantities import duration, moment, seconds, size
 LONGEST_WAIT: Final = 86_400.0
 
 
-class Parsed(click.ParamType):  # type: ignore[type-arg] # older versions of click are not generic
+class ParsedType(click.ParamType):  # type: ignore[type-arg] # older versions of click are not generic
     """A value that a function of ours reads; its ConfigError becomes the usage error."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
@@ -58,13 +58,13 @@ def pairs(words: tuple[str, ...], form: str = "NAME=VALUE") -> dict[str, str]:
 
 def at_most_one(**options: object) -> None:
     """Raise UsageError where several of these options are given."""
-    given = [
+    used = [
         f"--{name.replace('_', '-')}"
         for name, value in options.items()
         if value is not None and value is not False
     ]
-    if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} exclude each other: give one of them.")
+    if len(used) > 1:
+        raise click.UsageError(f"{' and '.join(used)} exclude each other: give one of them.")
 
 
 def _context(text: str) -> str:
@@ -73,8 +73,8 @@ def _context(text: str) -> str:
     return text and f":{text}:"
 
 
-TIME: Final = Parsed("time", wait_time)
-SIZE: Final = Parsed("size", size)
+TIME: Final = ParsedType("time", wait_time)
+SIZE: Final = ParsedType("size", size)
 PORT: Final = click.IntRange(0, 65_535)
 COUNT: Final = click.IntRange(min=1)
 FILE: Final = click.Path(path_type=Path)
@@ -95,7 +95,7 @@ partition_option = click.option(
 )
 schema_context_option = click.option(
     "--schema-context",
-    type=Parsed("context", _context),
+    type=ParsedType("context", _context),
     metavar=".NAME",
     default="",
     help="The schemas' context, if not the default one.",

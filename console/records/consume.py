@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from folkmoot.console.exit_codes import NotReadToTheEnd
+from folkmoot.console.exit_codes import IncompleteRead
 from folkmoot.console.files import read_text
 from folkmoot.console.options.cluster import Cluster, with_cluster
 from folkmoot.console.options.declared import client_options, set_option
-from folkmoot.console.options.monitoring import metrics_options, served
+from folkmoot.console.options.monitoring import metrics_options, serve_pages
 from folkmoot.console.options.names import GROUP, topic_argument
 from folkmoot.console.options.values import (
     COUNT,
@@ -36,11 +36,11 @@ from folkmoot.protocol.errors import (
 if TYPE_CHECKING:
     from folkmoot.consumers.client.consumer import Consumer
     from folkmoot.consumers.group.events import Rebalanced
-    from folkmoot.metrics.pages import Watched
+    from folkmoot.metrics.pages import MetricsSource
     from folkmoot.protocol.records import Record, TopicPartition
 
 POLL = 0.1
-MOST_RECORDS = 500
+MAX_POLL_RECORDS = 500
 ELECTION_WAIT = 5.0
 """Seconds that a partition without a leader is waited for, when everything else is read."""
 
@@ -102,7 +102,7 @@ def command(
     reading = _Reading(
         *(cluster, topic, group, first, last, partitions),
         follows=follow or (first == "latest" and group is None),
-        left=max_records,
+        remaining=max_records,
     )
     # A time, or an offset before the end, may be one whose records are gone by now.
     reset = first if isinstance(first, str) else "error" if isinstance(first, int) else "earliest"
@@ -118,12 +118,12 @@ def command(
     write = writer((output or "text") if form is None else "", decoder, form or "")
     with decoder, Consumer(**options) as consumer, consumer.leave_on_signals() as was_stopped:
 
-        def metrics() -> "Watched":
+        def metrics() -> "MetricsSource":
             from folkmoot.metrics.clients import ClientMetrics
 
             return ClientMetrics(consumer)
 
-        with served(metrics_host, metrics_port, metrics, sys.stderr):
+        with serve_pages(metrics_host, metrics_port, metrics, sys.stderr):
             reading.show_all(consumer, was_stopped, write)
     if was_stopped() and not reading.follows:
         raise KeyboardInterrupt
@@ -189,15 +189,15 @@ class _Reading:
     last: int | None
     partitions: tuple[int, ...]
     follows: bool
-    left: int | None
+    remaining: int | None
     """How many records may still be shown, None: all."""
-    mine: "frozenset[TopicPartition] | None" = None
+    assigned: "frozenset[TopicPartition] | None" = None
     """The partitions to read, by the group's plan; None while it is unknown."""
-    unread_before: object = None
+    last_unread: object = None
     progress_at: float = 0.0
 
     def set_plan(self, consumer: "Consumer", plan: "Rebalanced") -> None:
-        self.mine = frozenset(plan.partitions)
+        self.assigned = frozenset(plan.partitions)
 
     def show_all(
         self,
@@ -223,36 +223,40 @@ class _Reading:
 
     def _assign(self, consumer: "Consumer") -> None:
         """Without a group, take all partitions, or those of the command line."""
-        known = consumer.partitions_of(self.topic, self.cluster.timeout)
-        chosen = [(self.topic, number) for number in self.partitions]
-        consumer.assign(chosen or known)
-        self.mine = consumer.assignment()
+        all_partitions = consumer.partitions_of(self.topic, self.cluster.timeout)
+        selected = [(self.topic, number) for number in self.partitions]
+        consumer.assign(selected or all_partitions)
+        self.assigned = consumer.assignment()
         if self.last is not None:
-            for partition, end in consumer.end_offsets(self.mine, self.cluster.timeout).items():
+            for partition, end in consumer.end_offsets(self.assigned, self.cluster.timeout).items():
                 consumer.seek(partition, max(0, end - self.last))
         elif not isinstance(self.start, str):
-            for partition in self.mine:
+            for partition in self.assigned:
                 consumer.seek(partition, self.start)
 
     def _polls(
         self, consumer: "Consumer", was_stopped: Callable[[], object]
     ) -> Iterator[list["Record"]]:
-        while not was_stopped() and self.left != 0:
-            limit = MOST_RECORDS if self.left is None else min(MOST_RECORDS, self.left)
+        while not was_stopped() and self.remaining != 0:
+            limit = (
+                MAX_POLL_RECORDS
+                if self.remaining is None
+                else min(MAX_POLL_RECORDS, self.remaining)
+            )
             try:
                 records = consumer.poll(POLL, limit)
             except OffsetOutOfRange:
-                if not self._go_to_ends(consumer):
+                if not self._seek_to_ends(consumer):
                     raise
                 continue
-            if self.left is not None:
-                self.left -= len(records)
+            if self.remaining is not None:
+                self.remaining -= len(records)
             yield records
             if not self.follows:
                 unread = self._unread(consumer)
                 if unread is not None and not unread:
                     return
-                if not records and self._is_left_out(consumer):
+                if not records and self._has_no_assignment(consumer):
                     print(
                         f"folkmoot: this member shows nothing: group {self.group} has no partition of "
                         f"{self.topic} for it",
@@ -261,7 +265,7 @@ class _Reading:
                     return
                 self._check_patience(consumer, unread)
 
-    def _go_to_ends(self, consumer: "Consumer") -> bool:
+    def _seek_to_ends(self, consumer: "Consumer") -> bool:
         """Wait at the end of partitions that end before the offset. False if there are none."""
         start = self.start
         if not isinstance(start, int):
@@ -285,50 +289,57 @@ class _Reading:
         None until the member has the partitions that its group's plan gives it.
         """
         partitions = consumer.assignment()
-        if not partitions or partitions != self.mine:
+        if not partitions or partitions != self.assigned:
             return None
-        places = {each: (consumer.position(each), consumer.end_offset(each)) for each in partitions}
+        positions = {
+            each: (consumer.position(each), consumer.end_offset(each)) for each in partitions
+        }
         return {
             each: position
-            for each, (position, end) in places.items()
+            for each, (position, end) in positions.items()
             if position is None or end is None or position < end
         }
 
     def _check_patience(
         self, consumer: "Consumer", unread: dict["TopicPartition", int | None] | None
     ) -> None:
-        """Raise NotReadToTheEnd when there was no progress for too long."""
+        """Raise IncompleteRead when there was no progress for too long."""
         from folkmoot.network.leaderless import describe_unreadable, describe_waiting
 
         now, health = time.monotonic(), consumer.health()
-        if unread != self.unread_before or not self.progress_at:
-            self.unread_before, self.progress_at = unread, now
+        if unread != self.last_unread or not self.progress_at:
+            self.last_unread, self.progress_at = unread, now
         timeout = self.cluster.timeout
-        dead = {each: health.leaderless[each] for each in unread or () if each in health.leaderless}
-        if dead and len(dead) == len(unread or ()):
+        leaderless = {
+            each: health.leaderless[each] for each in unread or () if each in health.leaderless
+        }
+        if leaderless and len(leaderless) == len(unread or ()):
             timeout = min(timeout, ELECTION_WAIT)
         if now - self.progress_at < timeout:
             return
         if unread is None:
             group = f"group {self.group} gave this member nothing to read"
-            raise NotReadToTheEnd(f"{group} within {timeout:g} s: it is {health.state.value}")
+            raise IncompleteRead(f"{group} within {timeout:g} s: it is {health.state.value}")
         unreadable = {each: why for each, why in health.unreadable.items() if each in unread}
-        known = dead.keys() | unreadable.keys()
+        known = leaderless.keys() | unreadable.keys()
         silent = ", ".join(str(each) for each in sorted(unread) if each not in known)
-        reasons = [*([describe_waiting(dead)] if dead else []), *describe_unreadable(unreadable)]
+        reasons = [
+            *([describe_waiting(leaderless)] if leaderless else []),
+            *describe_unreadable(unreadable),
+        ]
         reasons += [f"nothing came of {silent} for {timeout:g} s"] if silent else []
-        raise NotReadToTheEnd(f"not everything was read: {'; '.join(reasons)}")
+        raise IncompleteRead(f"not everything was read: {'; '.join(reasons)}")
 
-    def _is_left_out(self, consumer: "Consumer") -> bool:
+    def _has_no_assignment(self, consumer: "Consumer") -> bool:
         """Return whether the group's plan has this member, and gives it nothing."""
         from folkmoot.coordination.groups import planning
         from folkmoot.coordination.groups.membership import assignee
         from folkmoot.coordination.zookeeper.execute import execute
 
         health = consumer.health()
-        if self.mine or health.assignment or health.member is None or not health.generation:
+        if self.assigned or health.assignment or health.member is None or not health.generation:
             return False
-        me = assignee(health.member)
+        member = assignee(health.member)
         with self.cluster.session() as session:
             plan = execute(session, planning.get(self.group or ""), self.cluster.timeout).plan
-        return me in plan.members and not plan.share(me)
+        return member in plan.members and not plan.share(member)

@@ -15,7 +15,7 @@ from folkmoot.console.options.cluster import Cluster, with_cluster
 from folkmoot.console.options.declared import client_options, set_option
 from folkmoot.console.options.names import topic_argument
 from folkmoot.console.options.values import FILE, schema_context_option
-from folkmoot.console.records.formats.record_json import Draft, draft_of
+from folkmoot.console.records.formats.record_json import OutgoingRecord, parse_record
 from folkmoot.console.records.formats.values import Decoder, json_of
 from folkmoot.console.signals import sigterm_like_ctrl_c
 from folkmoot.protocol.errors import (
@@ -108,26 +108,26 @@ def command(
         "buffer_bytes": BUFFER_BYTES,
     }
     if value_schema:
-        own["value_serializer"] = _Encoded()
+        own["value_serializer"] = _PreEncoded()
     options = client_options(ProducerConfig, own, settings)
     with ExitStack() as stack:
         source = _source(file, stack)
-        arguments = {field: _schema(given) for field, given in schemas.items() if given}
+        arguments = {field: _schema(name) for field, name in schemas.items() if name}
         producer = stack.enter_context(Producer(**options))
         _check_partition(producer, topic, partition)
         encoders = _encoders(cluster, topic, schema_context, arguments, stack)
         if form == "json":
             decode = stack.enter_context(Decoder.of(cluster, schema_context))
-            both = encoders.get("value"), encoders.get("key")
-            drafts = (draft_of(line, decode, *both) for line in source)
+            field_encoders = encoders.get("value"), encoders.get("key")
+            records = (parse_record(line, decode, *field_encoders) for line in source)
         else:
-            drafts = (_draft_of_text(line, key_separator or "", encoders) for line in source)
+            records = (_parse_text(line, key_separator or "", encoders) for line in source)
         with sigterm_like_ctrl_c():
-            _send_all(producer, topic, partition, drafts, pairs)
+            _send_all(producer, topic, partition, records, pairs)
     return 0
 
 
-class _Encoded:
+class _PreEncoded:
     """Values that are serialised before they are sent, with their schema's id."""
 
     writes_schema_id = True
@@ -140,15 +140,15 @@ def _send_all(
     producer: "Producer",
     topic: str,
     partition: int | None,
-    drafts: Iterator[Draft],
+    records: Iterator[OutgoingRecord],
     headers: Sequence[tuple[str, bytes]],
 ) -> None:
     """Send line after line; however it ends, what was sent before is delivered, and counted."""
     sent = 0
     try:
         try:
-            for value, key, own, timestamp in drafts:
-                producer.send(topic, value, key, partition, [*own, *headers], timestamp)
+            for value, key, record_headers, timestamp in records:
+                producer.send(topic, value, key, partition, [*record_headers, *headers], timestamp)
                 sent += 1
         except (FolkmootError, ValueError) as error:
             producer.flush()
@@ -177,25 +177,25 @@ def _source(file: Path | None, stack: ExitStack) -> IO[bytes]:
     return stack.enter_context(source)
 
 
-def _schema(given: str) -> dict[str, Any]:
+def _schema(text: str) -> dict[str, Any]:
     """Return the arguments that name a schema to a serialiser."""
-    if given == "latest":
+    if text == "latest":
         return {"version": "latest"}
-    if given.isdecimal():
-        return {"id": int(given)}
-    return {"schema": read_text(given)}
+    if text.isdecimal():
+        return {"id": int(text)}
+    return {"schema": read_text(text)}
 
 
 def _check_partition(producer: "Producer", topic: str, partition: int | None) -> None:
     """Raise UnknownTopicOrPartition if there is no such topic or partition."""
-    known = len(producer.partitions_of(topic))
-    if partition is not None and not 0 <= partition < known:
+    count = len(producer.partitions_of(topic))
+    if partition is not None and not 0 <= partition < count:
         raise UnknownTopicOrPartition(
-            f"partition {partition} does not exist: topic {topic} has {known}, numbered from 0"
+            f"partition {partition} does not exist: topic {topic} has {count}, numbered from 0"
         )
 
 
-def _draft_of_text(line: bytes, separator: str, encoders: dict[str, _Encode]) -> Draft:
+def _parse_text(line: bytes, separator: str, encoders: dict[str, _Encode]) -> OutgoingRecord:
     """Read a line of text: a value, with a key before it where there is a separator."""
     encode, encode_key = encoders.get("value"), encoders.get("key")
     value, key = line.removesuffix(b"\n").removesuffix(b"\r"), None
@@ -204,17 +204,17 @@ def _draft_of_text(line: bytes, separator: str, encoders: dict[str, _Encode]) ->
         if not found:
             raise SerializationError(f"there is no {separator!r} after a key")
         key = key if encode_key is None else encode_key(json_of(key))
-    return Draft(value if encode is None else encode(json_of(value)), key)
+    return OutgoingRecord(value if encode is None else encode(json_of(value)), key)
 
 
-def _header(given: str) -> tuple[str, bytes]:
-    name, found, value = given.partition("=")
+def _header(text: str) -> tuple[str, bytes]:
+    name, found, value = text.partition("=")
     if not found or not name:
-        raise ConfigError(f"--header {given!r} is not NAME=VALUE")
+        raise ConfigError(f"--header {text!r} is not NAME=VALUE")
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"--header {given!r}: its name is not UTF-8") from None
+        raise ConfigError(f"--header {text!r}: its name is not UTF-8") from None
     return name, os.fsencode(value)  # the very bytes that were given, text or not
 
 
@@ -239,9 +239,9 @@ def _encoders(
         serializer = AvroSerializer(registry, subject=subject, **arguments)
         number = serializer.prepare(topic)  # registers it, or raises what is wrong with it
         typed = TypedJson(registry.resolved(number, subject=subject))
-        found[field] = partial(_encoded, typed, partial(serializer.serialize, topic))
+        found[field] = partial(_encode, typed, partial(serializer.serialize, topic))
     return found
 
 
-def _encoded(typed: _Typed, serialize: _Encode, value: Any) -> bytes:
+def _encode(typed: _Typed, serialize: _Encode, value: Any) -> bytes:
     return serialize(typed(value))

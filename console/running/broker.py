@@ -17,26 +17,26 @@ from click.core import ParameterSource
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.console.cluster.replicas import drain
 from folkmoot.console.options.cluster import Cluster, timeout_option, with_zookeeper
-from folkmoot.console.options.declared import declared
-from folkmoot.console.options.monitoring import log_to_stderr, served
+from folkmoot.console.options.declared import config_options
+from folkmoot.console.options.monitoring import log_to_stderr, serve_pages
 from folkmoot.console.options.names import BROKER
 from folkmoot.console.options.values import FILE, TIME, output_option
 from folkmoot.console.tables import show
 
 if TYPE_CHECKING:
     from folkmoot.coordination.zookeeper.session import Session
-    from folkmoot.metrics.pages import Watched
+    from folkmoot.metrics.pages import MetricsSource
 
 OPTIONS = [each.name for each in fields(BrokerConfig) if each.name != "log"]
 STOP_TIMEOUT = 60.0
-_LOOK_AGAIN = 0.1
+_POLL_INTERVAL = 0.1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_LOOK = 0.5
+_WAIT_INTERVAL = 0.5
 """A signal that comes right before a wait begins does not end it: Python sees it when the wait is over."""
 
 
 @click.group(invoke_without_command=True)
-@declared(BrokerConfig, *OPTIONS, unset=True)
+@config_options(BrokerConfig, *OPTIONS, unset=True)
 @click.option(
     *("--set", "log_settings"),
     multiple=True,
@@ -131,7 +131,7 @@ def _stop(cluster: Cluster, number: int, within: float) -> int:
                     f"broker {number} was asked to stop, and is still registered after "
                     f"{within:g} s: its log says what it waits for"
                 )
-            time.sleep(_LOOK_AGAIN)
+            time.sleep(_POLL_INTERVAL)
             found = execute(session, brokers.read(number), timeout)
     print(f"broker {number} has left the cluster")
     return 0
@@ -164,29 +164,29 @@ def _run(
 
     broker = Broker(own, connects)
 
-    def metrics() -> "Watched":
+    def metrics() -> "MetricsSource":
         from folkmoot.metrics.broker import BrokerMetrics
 
         return BrokerMetrics(broker)
 
     # The pages come first: until the broker is registered they say that it is not ready.
-    with _stop_signals(), served(own.metrics_host, own.metrics_port, metrics, sys.stdout):
+    with _stop_signals(), serve_pages(own.metrics_host, own.metrics_port, metrics, sys.stdout):
         try:
             broker.start()
             SurvivorsFrozen().begin()
             addresses = " ".join(f"{name}={at}" for name, at in broker.listeners.items())
             print(f"broker {own.broker_id} ready {addresses}", flush=True)
-            while not broker.wait(_LOOK):
+            while not broker.wait(_WAIT_INTERVAL):
                 pass
             _ignore_signals()
-        except _Stopped:
+        except _StopRequested:
             pass
         finally:
             broker.close()
     return 0
 
 
-class _Stopped(BaseException):
+class _StopRequested(BaseException):
     """A signal asks the process to stop."""
 
 
@@ -202,7 +202,7 @@ def _stop_signals() -> Iterator[None]:
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         _ignore_signals()
-        raise _Stopped
+        raise _StopRequested
 
     before = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:

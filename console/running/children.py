@@ -20,7 +20,7 @@ from folkmoot.protocol.errors import AddressTaken, FolkmootError
 
 T = TypeVar("T")
 
-LOOK_EVERY = 0.01
+POLL_INTERVAL = 0.01
 LAST_LINES = 15
 NAMES_AN_ERROR = re.compile(r"^folkmoot: |(Error|Exception): ")
 
@@ -54,7 +54,7 @@ class Spawner:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pid = 0
-        self._wanted: queue.SimpleQueue[
+        self._requests: queue.SimpleQueue[
             tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]
         ] = queue.SimpleQueue()
 
@@ -65,7 +65,7 @@ class Spawner:
         if sys.platform == "linux":
             argv = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *argv]
 
-        def make() -> subprocess.Popen[bytes]:
+        def start_process() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -76,23 +76,23 @@ class Spawner:
                 start_new_session=True,
             )
 
-        made: Future[subprocess.Popen[bytes]] = Future()
+        future: Future[subprocess.Popen[bytes]] = Future()
         with self._lock:
             if self._pid != os.getpid():
                 self._pid = os.getpid()
-                self._wanted = queue.SimpleQueue()
+                self._requests = queue.SimpleQueue()
                 threading.Thread(target=self._run, name="folkmoot-spawner", daemon=True).start()
-            self._wanted.put((make, made))
-        return made.result()
+            self._requests.put((start_process, future))
+        return future.result()
 
     def _run(self) -> None:
-        wanted = self._wanted
+        requests = self._requests
         while True:
-            make, made = wanted.get()
+            start_process, future = requests.get()
             try:
-                made.set_result(make())
+                future.set_result(start_process())
             except BaseException as error:
-                made.set_exception(error)
+                future.set_exception(error)
 
 
 _spawner = Spawner()
@@ -146,21 +146,21 @@ class ChildProcess:
                 self.command, output, {**os.environ, **self._environment}
             )
 
-    def wait_until(self, look: Callable[[], T | None], timeout: float) -> T:
-        """Return the result of `look` as soon as it is not None; StartFailed if the child ends before."""
+    def wait_until(self, probe: Callable[[], T | None], timeout: float) -> T:
+        """Return the result of `probe` as soon as it is not None; StartFailed if the child ends before."""
         deadline = time.monotonic() + timeout
         while True:
             expired = time.monotonic() >= deadline
             # Looked at first: an answer may come from another process, of whose port ours died.
             alive = self.is_running
-            seen = look()
-            if seen is not None and alive:
-                return seen
+            result = probe()
+            if result is not None and alive:
+                return result
             if not alive:
                 raise self.failure(self.ending())
             if expired:
                 raise self.failure(f"was not ready within {timeout:g} s")
-            time.sleep(LOOK_EVERY)
+            time.sleep(POLL_INTERVAL)
 
     def output(self) -> str:
         """Return its output since its last start."""
@@ -178,15 +178,17 @@ class ChildProcess:
             return f"was killed by {signal.Signals(-code).name}"
         return f"ended with exit code {code}"
 
-    def failure(self, what: str) -> StartFailed:
+    def failure(self, ending: str) -> StartFailed:
         """One line with what it said last, or the last error if it named one; notes tell more."""
         lines = [line.rstrip() for line in self.output().splitlines() if line.strip()]
         # The frames of a Java stack trace push out of sight what stands above them.
         lines = [line for line in lines if not line.startswith("\tat ")]
-        named = [line for line in lines if NAMES_AN_ERROR.search(line)] or lines or ["nothing"]
+        error_lines = (
+            [line for line in lines if NAMES_AN_ERROR.search(line)] or lines or ["nothing"]
+        )
         # Its output before the kill does not explain it.
-        said = "" if (self.exit_code or 0) < 0 else f", it said: {named[-1].strip()}"
-        error = StartFailed(f"{self.name} {what}{said} (log: {self.log})")
+        last_output = "" if (self.exit_code or 0) < 0 else f", it said: {error_lines[-1].strip()}"
+        error = StartFailed(f"{self.name} {ending}{last_output} (log: {self.log})")
         for line in lines[-LAST_LINES:]:
             error.add_note(line)
         return error
@@ -227,7 +229,7 @@ class ChildProcess:
             self._process.send_signal(number)
 
 
-_handed_out: deque[int] = deque(maxlen=1000)
+_recent_ports: deque[int] = deque(maxlen=1000)
 """No process listens there yet, and no other caller may get them."""
 
 
@@ -240,8 +242,8 @@ def free_port() -> int:
     random = SystemRandom()
     for _ in range(100):
         port = random.randrange(10_240, 32_000)
-        if port not in _handed_out and port_is_free(port):
-            _handed_out.append(port)
+        if port not in _recent_ports and port_is_free(port):
+            _recent_ports.append(port)
             return port
     raise AddressTaken("found no free port on 127.0.0.1: stop some of the servers here")
 

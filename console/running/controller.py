@@ -8,21 +8,21 @@ import click
 
 from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.console.options.cluster import Cluster, with_zookeeper
-from folkmoot.console.options.declared import declared
+from folkmoot.console.options.declared import config_options
 from folkmoot.console.options.monitoring import (
     log_to_stderr,
     logging_options,
     metrics_options,
-    served,
+    serve_pages,
 )
 from folkmoot.console.signals import sigterm_like_ctrl_c
 
 if TYPE_CHECKING:
-    from folkmoot.metrics.pages import Watched
+    from folkmoot.metrics.pages import MetricsSource
 
 
 @click.command()
-@declared(BrokerConfig, "session_timeout")
+@config_options(BrokerConfig, "session_timeout")
 @click.option(
     "--no-guardian",
     is_flag=True,
@@ -56,12 +56,12 @@ def command(
     connects = connector(cluster.address, guarded=not no_guardian)
     controller = ControllerThread(connects, ALONE, session_timeout)
 
-    def metrics() -> "Watched":
+    def metrics() -> "MetricsSource":
         from folkmoot.metrics.broker import ControllerMetrics
 
         return ControllerMetrics(controller)
 
-    with sigterm_like_ctrl_c(), served(metrics_host, metrics_port, metrics, sys.stdout):
+    with sigterm_like_ctrl_c(), serve_pages(metrics_host, metrics_port, metrics, sys.stdout):
         try:
             controller.start()
             print("controller ready", flush=True)

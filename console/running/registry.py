@@ -32,7 +32,7 @@ GRACE: Final = 1
 """Seconds that requests in flight may still take when it stops."""
 
 
-def missing() -> str | None:
+def missing_library() -> str | None:
     """Return a library of the extra `server` that is not installed, None if all are."""
     return next((each for each in NEEDED if find_spec(each) is None), None)
 
@@ -87,7 +87,7 @@ def command(
 
     It keeps nothing: any number of them may run side by side. Runs until SIGTERM or Ctrl-C.
     """
-    if (library := missing()) is not None:
+    if (library := missing_library()) is not None:
         raise MissingExtra(
             f"the registry's server needs {library}, which is not installed: {pip_command('server')}"
         )
@@ -118,11 +118,11 @@ def _app(registry: "SchemaRegistry", servers: str, users: Path | None, timeout: 
 
     from folkmoot.metrics.registry import RegistryMetrics
     from folkmoot.schemas.rest.app import create_app
-    from folkmoot.schemas.rest.observed import Observed
+    from folkmoot.schemas.rest.request_metrics import RequestMetrics
     from folkmoot.schemas.rest.users import Users
 
-    observed = Observed()
-    metrics = RegistryMetrics(observed)
+    request_metrics = RequestMetrics()
+    metrics = RegistryMetrics(request_metrics)
 
     async def page(request: Request) -> Response:
         kind, body = metrics.page(request.headers.get("accept", ""))
@@ -133,7 +133,7 @@ def _app(registry: "SchemaRegistry", servers: str, users: Path | None, timeout: 
         registry,
         zookeeper=servers,
         users=None if users is None else Users.read(users),
-        observed=observed,
+        metrics=request_metrics,
         pages=pages,
         timeout=timeout,
     )
@@ -158,10 +158,10 @@ def _serve(
     )
     _load(config)
     with _listening(host, port) as listener:
-        address, bound = listener.getsockname()[:2]
+        address, bound_port = listener.getsockname()[:2]
         scheme = "http" if certificate is None else "https"
-        shown = f"[{address}]" if ":" in address else address
-        print(f"registry at {scheme}://{shown}:{bound}", flush=True)
+        url_host = f"[{address}]" if ":" in address else address
+        print(f"registry at {scheme}://{url_host}:{bound_port}", flush=True)
         Server(config).run([listener])
 
 
@@ -189,7 +189,7 @@ def _listening(host: str, number: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         # socket.create_server says the address in the error's own words, too.
         code = getattr(error, "errno", None) or 0
-        why = os.strerror(code) if code > 0 else getattr(error, "strerror", None) or error
+        reason = os.strerror(code) if code > 0 else getattr(error, "strerror", None) or error
         raise AddressTaken(
-            f"the registry cannot listen at {host}:{number}: {why}: choose another --port or --host"
+            f"the registry cannot listen at {host}:{number}: {reason}: choose another --port or --host"
         ) from None

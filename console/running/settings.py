@@ -30,8 +30,8 @@ def broker_config(
     """
     options: dict[str, Any] = {}
     log: dict[str, Any] = {}
-    for said in (_in_file(file), _in_environment(environment), flags):
-        for name, value in said.items():
+    for source in (_read_file(file), _read_environment(environment), flags):
+        for name, value in source.items():
             if name.startswith(f"{LOG}."):
                 log[name.removeprefix(f"{LOG}.")] = value
             elif value is not None:
@@ -50,38 +50,38 @@ def broker_config(
     return build(BrokerConfig, {**options, LOG: build(LogConfig, log)})
 
 
-def _in_file(path: Path | None) -> dict[str, Any]:
+def _read_file(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--config {path}: {error.strerror}: name a file that exists") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path} is not TOML: {error}") from None
-    log = said.pop(LOG, {})
+    log = table.pop(LOG, {})
     if not isinstance(log, dict):
         raise ConfigError(f"--config {path}: {LOG} is a table: write [{LOG}]")
-    listeners = said.get("listeners", [])
+    listeners = table.get("listeners", [])
     if not isinstance(listeners, list) or not all(isinstance(each, str) for each in listeners):
         raise ConfigError(f"--config {path}: listeners is a list of texts")
     if listeners:
-        said["listeners"] = ",".join(listeners)
-    return said | {f"{LOG}.{name}": value for name, value in log.items()}
+        table["listeners"] = ",".join(listeners)
+    return table | {f"{LOG}.{name}": value for name, value in log.items()}
 
 
-def _in_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
     for name in _ENVIRONMENT:
         text = environment.get(PREFIX + name.upper())
         if text:
-            said[name] = text
+            options[name] = text
     start = f"{PREFIX}{LOG.upper()}_"
     for variable, text in environment.items():
         # FOLKMOOT_LOG_FORMAT is the broker's own.
         if variable.startswith(start) and variable.removeprefix(PREFIX).lower() not in _ENVIRONMENT:
-            said[f"{LOG}.{variable.removeprefix(start).lower()}"] = text
-    return said
+            options[f"{LOG}.{variable.removeprefix(start).lower()}"] = text
+    return options
 
 
 def flag(word: str) -> tuple[str, str]:

@@ -84,12 +84,18 @@ def _register(
     output: str,
 ) -> int:
     """Make a schema a subject's next version."""
-    named = _references(references)
-    made = registry.register(subject, read_text(file), references=named, normalize=normalize)
+    parsed_references = _references(references)
+    registered = registry.register(
+        subject, read_text(file), references=parsed_references, normalize=normalize
+    )
     if output == "json":
-        print(json.dumps({"subject": made.subject, "version": made.version, "id": made.id}))
+        print(
+            json.dumps(
+                {"subject": registered.subject, "version": registered.version, "id": registered.id}
+            )
+        )
     else:
-        print(f"{made.subject} version {made.version} has the id {made.id}")
+        print(f"{registered.subject} version {registered.version} has the id {registered.id}")
     return 0
 
 
@@ -196,8 +202,8 @@ def _check(
 
     The exit code is 0 if `register` would take it, else 1, with the reasons.
     """
-    named = _references(references)
-    findings = registry.check(subject, read_text(file), version, references=named)
+    parsed_references = _references(references)
+    findings = registry.check(subject, read_text(file), version, references=parsed_references)
     _show_findings(findings, output)
     if any(not each.warning for each in findings):
         return 1
@@ -331,17 +337,17 @@ def _delete(
     Deleted versions are not listed, and new versions are not checked against them. It can still be read
     by its id. With --permanent what was deleted before is gone for good.
     """
-    what = subject if version is None else f"version {version} of {subject}"
+    target = subject if version is None else f"version {version} of {subject}"
     if permanent and not yes:
         registry.versions(subject, deleted=True)
-        warning = f"This deletes {what} for good: records written by it may become unreadable. "
+        warning = f"This deletes {target} for good: records written by it may become unreadable. "
         confirm(warning, "subject", subject, "deleted")
     if version is None:
-        gone = registry.delete_subject(subject, permanent=permanent)
-        print(f"deleted {what} ({counted(len(gone), 'version')})")
+        deleted = registry.delete_subject(subject, permanent=permanent)
+        print(f"deleted {target} ({counted(len(deleted), 'version')})")
     else:
         registry.delete_version(subject, version, permanent=permanent)
-        print(f"deleted {what}")
+        print(f"deleted {target}")
     return 0
 
 
@@ -363,14 +369,14 @@ def _export(registry: "SchemaRegistry", target: str, prefix: str, force: bool) -
     A URL is http://[USER:PASSWORD@]HOST:PORT. Subjects, versions, ids and levels are kept, deleted versions
     are copied, too. Existing versions stay; copying again changes nothing.
     """
-    from folkmoot.console.schema.registries import LocalRegistry, is_url, remote
+    from folkmoot.console.schema.registries import LocalRegistry, is_url, open_remote
     from folkmoot.console.schema.transfer import collect, import_schemas, save
 
     schemas = collect(LocalRegistry(registry), prefix)
     copied = len(schemas.versions)
     if is_url(target):
-        with remote(target, _timeout()) as there:
-            copied = import_schemas(schemas, there, force=force)
+        with open_remote(target, _timeout()) as remote_registry:
+            copied = import_schemas(schemas, remote_registry, force=force)
     else:
         save(schemas, Path(target))
     return _print_copied(copied, len(schemas.versions))
@@ -390,12 +396,12 @@ def _import(
     registry: "SchemaRegistry", target: str, prefix: str, force: bool, skip_invalid: bool
 ) -> int:
     """Copy schemas from another registry with Confluent's interface, or from a file, as `export` does."""
-    from folkmoot.console.schema.registries import LocalRegistry, is_url, remote
+    from folkmoot.console.schema.registries import LocalRegistry, is_url, open_remote
     from folkmoot.console.schema.transfer import check, collect, import_schemas, load
 
     if is_url(target):
-        with remote(target, _timeout()) as there:
-            schemas = collect(there, prefix)
+        with open_remote(target, _timeout()) as remote_registry:
+            schemas = collect(remote_registry, prefix)
     else:
         schemas = collect(load(Path(target)), prefix)
     found = len(schemas.versions)
@@ -409,11 +415,11 @@ def _timeout() -> float:
     return timeout
 
 
-def _print_copied(copied: int, found: int, left_out: int = 0) -> int:
+def _print_copied(copied: int, found: int, omitted: int = 0) -> int:
     """→ exit code 1 where versions were left out."""
-    without = f"; {left_out} were left out" if left_out else ""
-    print(f"copied {counted(copied, 'version')}; {found - copied} were there{without}")
-    return 1 if left_out else 0
+    suffix = f"; {omitted} were left out" if omitted else ""
+    print(f"copied {counted(copied, 'version')}; {found - copied} were there{suffix}")
+    return 1 if omitted else 0
 
 
 def _references(words: Sequence[str]) -> "list[Reference]":
@@ -421,8 +427,8 @@ def _references(words: Sequence[str]) -> "list[Reference]":
 
     found = []
     for word in words:
-        name, equals, place = word.partition("=")
-        subject, _, version = place.rpartition(":")
+        name, equals, target = word.partition("=")
+        subject, _, version = target.rpartition(":")
         if not (name and equals and subject and version.isdecimal()):
             raise ConfigError(f"--reference {word!r} is not NAME=SUBJECT:VERSION")
         found.append(Reference(name, subject, int(version)))

@@ -44,13 +44,13 @@ class RegistrySource(Protocol):
 class RegistryTarget(RegistrySource, Protocol):
     """A registry that schemas are written to."""
 
-    def text(self, each: SchemaVersion) -> str | None:
+    def text(self, version: SchemaVersion) -> str | None:
         """Return the schema that the id of that version has there."""
 
-    def put(self, each: SchemaVersion) -> None:
+    def put(self, version: SchemaVersion) -> None:
         """Make it a live version by its id and number; the subject's mode is IMPORT."""
 
-    def delete(self, each: SchemaVersion) -> None:
+    def delete(self, version: SchemaVersion) -> None:
         """Delete it softly."""
 
     def set_level(self, subject: str, level: str) -> None: ...
@@ -74,25 +74,25 @@ class LocalRegistry:
     def versions(self, subjects: Sequence[str]) -> list[SchemaVersion]:
         return self._registry.schemas_of(subjects, deleted=True)
 
-    def text(self, each: SchemaVersion) -> str | None:
+    def text(self, version: SchemaVersion) -> str | None:
         try:
-            return self._registry.get(each.id, subject=each.subject).schema
+            return self._registry.get(version.id, subject=version.subject).schema
         except SchemaNotFound:
             return None
 
-    def put(self, each: SchemaVersion) -> None:
+    def put(self, version: SchemaVersion) -> None:
         self._registry.register(
-            each.subject,
-            each.schema,
-            references=each.references,
-            metadata=each.metadata,
-            rule_set=each.rule_set,
-            id=each.id,
-            version=each.version,
+            version.subject,
+            version.schema,
+            references=version.references,
+            metadata=version.metadata,
+            rule_set=version.rule_set,
+            id=version.id,
+            version=version.version,
         )
 
-    def delete(self, each: SchemaVersion) -> None:
-        self._registry.delete_version(each.subject, each.version)
+    def delete(self, version: SchemaVersion) -> None:
+        self._registry.delete_version(version.subject, version.version)
 
     def levels(self, subjects: Sequence[str]) -> dict[str, str]:
         return self._registry.compatibilities(subjects)
@@ -118,13 +118,15 @@ class RemoteRegistry:
 
     def __init__(self, url: str, timeout: float) -> None:
         parts = urlsplit(url)
-        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # no password
+        public_url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # no password
         try:
             host, port = parts.hostname or "", parts.port
         except ValueError as error:
-            raise ConfigError(f"{shown!r} is no address of a registry: {error}") from None
+            raise ConfigError(f"{public_url!r} is no address of a registry: {error}") from None
         if parts.scheme not in ("http", "https") or not host:
-            raise ConfigError(f"{shown!r} is no address of a registry: write http[s]://HOST:PORT")
+            raise ConfigError(
+                f"{public_url!r} is no address of a registry: write http[s]://HOST:PORT"
+            )
         self._name = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
         self._path = parts.path.rstrip("/")
         self._headers = {
@@ -142,22 +144,26 @@ class RemoteRegistry:
         self._connection.close()
 
     def subjects(self, prefix: str) -> list[str]:
-        found = self._ask("GET", f"/subjects?deleted=true&subjectPrefix={quote(prefix, '')}")
-        return [each for each in made(found, list[str]) if begins(each, prefix)]
+        found = self._request("GET", f"/subjects?deleted=true&subjectPrefix={quote(prefix, '')}")
+        return [each for each in convert_response(found, list[str]) if matches_prefix(each, prefix)]
 
     def versions(self, subjects: Sequence[str]) -> list[SchemaVersion]:
         return [each for subject in subjects for each in self._versions(subject)]
 
     def _versions(self, subject: str) -> list[SchemaVersion]:
-        path = f"{_subject(subject)}/versions"
+        path = f"{_subject_path(subject)}/versions"
         live = set(self._numbers(path))
         found = []
         for number in self._numbers(f"{path}?deleted=true"):
             is_deleted = number not in live
             missing: object = {} if is_deleted else None
-            shown = self._ask("GET", f"{path}/{number}?deleted=true", missing=missing)
-            if shown:
-                found.append(version_of({**made(shown, dict[str, Any]), "deleted": is_deleted}))
+            response = self._request("GET", f"{path}/{number}?deleted=true", missing=missing)
+            if response:
+                found.append(
+                    parse_version(
+                        {**convert_response(response, dict[str, Any]), "deleted": is_deleted}
+                    )
+                )
             else:
                 print(
                     f"folkmoot: left out {subject} version {number}, which was deleted: the registry at "
@@ -167,47 +173,49 @@ class RemoteRegistry:
         return found
 
     def _numbers(self, path: str) -> list[int]:
-        return made(self._ask("GET", path, missing=[]), list[int])
+        return convert_response(self._request("GET", path, missing=[]), list[int])
 
-    def text(self, each: SchemaVersion) -> str | None:
-        path = f"/schemas/ids/{each.id}?subject={quote(each.subject, '')}"
-        return made(self._ask("GET", path, missing={}), dict[str, Any]).get("schema")
+    def text(self, version: SchemaVersion) -> str | None:
+        path = f"/schemas/ids/{version.id}?subject={quote(version.subject, '')}"
+        return convert_response(self._request("GET", path, missing={}), dict[str, Any]).get(
+            "schema"
+        )
 
-    def put(self, each: SchemaVersion) -> None:
-        body = json_of(each)
+    def put(self, version: SchemaVersion) -> None:
+        body = version_json(version)
         del body["subject"], body["deleted"]
-        answer = self._ask("POST", f"{_subject(each.subject)}/versions", body)
-        if (number := made(answer, dict[str, Any]).get("id")) != each.id:
+        answer = self._request("POST", f"{_subject_path(version.subject)}/versions", body)
+        if (number := convert_response(answer, dict[str, Any]).get("id")) != version.id:
             raise RegistryError(
-                f"the registry at {self._name} has given {each.subject} version {each.version} the id "
-                f"{number} and not {each.id}: it takes no ids, so delete it there"
+                f"the registry at {self._name} has given {version.subject} version {version.version} the id "
+                f"{number} and not {version.id}: it takes no ids, so delete it there"
             )
 
-    def delete(self, each: SchemaVersion) -> None:
-        self._ask("DELETE", f"{_subject(each.subject)}/versions/{each.version}")
+    def delete(self, version: SchemaVersion) -> None:
+        self._request("DELETE", f"{_subject_path(version.subject)}/versions/{version.version}")
 
     def levels(self, subjects: Sequence[str]) -> dict[str, str]:
         found = {}
         for subject in subjects:
-            answer = self._ask("GET", f"/config/{quote(subject, '')}", missing={})
-            level = made(answer, dict[str, Any]).get("compatibilityLevel")
+            answer = self._request("GET", f"/config/{quote(subject, '')}", missing={})
+            level = convert_response(answer, dict[str, Any]).get("compatibilityLevel")
             if level is not None:
                 found[subject] = level
         return found
 
     def set_level(self, subject: str, level: str) -> None:
-        self._ask("PUT", f"/config/{quote(subject, '')}", {"compatibility": level})
+        self._request("PUT", f"/config/{quote(subject, '')}", {"compatibility": level})
 
     def mode(self, subject: str) -> str | None:
-        found = self._ask("GET", f"/mode/{quote(subject, '')}", missing={})
-        return made(found, dict[str, Any]).get("mode")
+        found = self._request("GET", f"/mode/{quote(subject, '')}", missing={})
+        return convert_response(found, dict[str, Any]).get("mode")
 
     def set_mode(self, subject: str, mode: str | None, *, force: bool = False) -> None:
         path = f"/mode/{quote(subject, '')}"
         if mode is None:
-            self._ask("DELETE", path)
+            self._request("DELETE", path)
         else:
-            answer = self._ask(
+            answer = self._request(
                 "PUT", f"{path}?force={str(force).lower()}", {"mode": mode}, missing={}
             )
             if not answer:
@@ -215,7 +223,9 @@ class RemoteRegistry:
                     f"the registry at {self._name} has no modes: schemas cannot keep their ids there"
                 )
 
-    def _ask(self, method: str, path: str, body: object = None, *, missing: object = None) -> Any:
+    def _request(
+        self, method: str, path: str, body: object = None, *, missing: object = None
+    ) -> Any:
         """Return its answer, or `missing`, if that is not None, for a 404."""
         data = None if body is None else json.dumps(body).encode()
         try:
@@ -245,7 +255,7 @@ class RemoteRegistry:
         )
 
 
-def begins(subject: str, prefix: str) -> bool:
+def matches_prefix(subject: str, prefix: str) -> bool:
     """Return whether `prefix` chooses a subject; `:*:` before it chooses all contexts."""
     if prefix.startswith(ALL_CONTEXTS):
         return parse(subject).name.startswith(prefix.removeprefix(ALL_CONTEXTS))
@@ -257,7 +267,7 @@ def is_url(text: str) -> bool:
 
 
 @contextmanager
-def remote(url: str, timeout: float) -> Iterator[RemoteRegistry]:
+def open_remote(url: str, timeout: float) -> Iterator[RemoteRegistry]:
     """Open a registry behind HTTP. Raises ConfigError for what is no address of one."""
     registry = RemoteRegistry(url, timeout)
     try:
@@ -266,46 +276,46 @@ def remote(url: str, timeout: float) -> Iterator[RemoteRegistry]:
         registry.close()
 
 
-def json_of(each: SchemaVersion) -> dict[str, Any]:
+def version_json(version: SchemaVersion) -> dict[str, Any]:
     """Return a version as the REST interface shows it, and whether it is deleted."""
-    shown: dict[str, Any] = {
-        "subject": each.subject,
-        "version": each.version,
-        "id": each.id,
+    body: dict[str, Any] = {
+        "subject": version.subject,
+        "version": version.version,
+        "id": version.id,
         "schemaType": "AVRO",
-        "schema": each.schema,
-        "deleted": each.deleted,
+        "schema": version.schema,
+        "deleted": version.deleted,
     }
-    if each.references:
-        shown["references"] = to_builtins(each.references)
-    if each.metadata is not None:
-        shown["metadata"] = each.metadata
-    if each.rule_set is not None:
-        shown["ruleSet"] = each.rule_set
-    return shown
+    if version.references:
+        body["references"] = to_builtins(version.references)
+    if version.metadata is not None:
+        body["metadata"] = version.metadata
+    if version.rule_set is not None:
+        body["ruleSet"] = version.rule_set
+    return body
 
 
-def version_of(given: object) -> SchemaVersion:
-    """Read what `json_of` makes. Raises RegistryError for other shapes, and other than Avro schemas."""
-    shown = made(given, dict[str, Any])
-    kind = shown.get("schemaType") or "AVRO"
+def parse_version(value: object) -> SchemaVersion:
+    """Read what `version_json` makes. Raises RegistryError for other shapes, and other than Avro schemas."""
+    body = convert_response(value, dict[str, Any])
+    kind = body.get("schemaType") or "AVRO"
     if kind != "AVRO":
-        where = f"{shown.get('subject')} version {shown.get('version')}"
+        where = f"{body.get('subject')} version {body.get('version')}"
         raise RegistryError(f"{where} is a schema of type {kind}: only AVRO can be kept here")
-    fields = {name: shown[name] for name in SchemaVersion.__struct_fields__ if name in shown}
-    if "ruleSet" in shown:
-        fields["rule_set"] = shown["ruleSet"]
-    fields["references"] = shown.get("references") or ()
-    return made(fields, SchemaVersion)
+    fields = {name: body[name] for name in SchemaVersion.__struct_fields__ if name in body}
+    if "ruleSet" in body:
+        fields["rule_set"] = body["ruleSet"]
+    fields["references"] = body.get("references") or ()
+    return convert_response(fields, SchemaVersion)
 
 
-def made(given: object, kind: type[_T]) -> _T:
+def convert_response(value: object, kind: type[_T]) -> _T:
     """Convert what a registry answers. Raises RegistryError for other shapes."""
     try:
-        return convert(given, kind)
+        return convert(value, kind)
     except ValidationError as error:
         raise RegistryError(f"this is not what a registry says: {error}") from None
 
 
-def _subject(name: str) -> str:
+def _subject_path(name: str) -> str:
     return f"/subjects/{quote(name, '')}"

@@ -12,10 +12,10 @@ from folkmoot.console.files import read_text, write_text
 from folkmoot.console.schema.registries import (
     RegistrySource,
     RegistryTarget,
-    begins,
-    json_of,
-    made,
-    version_of,
+    convert_response,
+    matches_prefix,
+    parse_version,
+    version_json,
 )
 from folkmoot.console.signals import sigterm_like_ctrl_c
 from folkmoot.coordination.schemas.names import parse, parse_subject
@@ -40,12 +40,12 @@ def collect(source: RegistrySource, prefix: str) -> Schemas:
     """Return all versions of the subjects that begin with this, and of those that they refer to."""
     versions: list[SchemaVersion] = []
     seen: set[str] = set()
-    wanted = sorted(source.subjects(prefix))
-    while wanted:
-        seen.update(wanted)
-        found = source.versions(wanted)
+    pending = sorted(source.subjects(prefix))
+    while pending:
+        seen.update(pending)
+        found = source.versions(pending)
         versions += found
-        wanted = sorted({name for each in found for name, _ in _referred(each)} - seen)
+        pending = sorted({name for each in found for name, _ in _referred(each)} - seen)
     return Schemas(sorted(versions, key=_key), source.levels(sorted(seen)))
 
 
@@ -55,24 +55,24 @@ def check(schemas: Schemas, *, skip_invalid: bool = False) -> Schemas:
     With `skip_invalid` each version that is left out gets a line on stderr, as do those that refer to
     it. Without it, raises RegistryError that names all of them.
     """
-    kept, invalid = dict[_Key, SchemaVersion](), dict[_Key, str]()
-    below: dict[_Key, list[_Key]] = {}
+    valid, invalid = dict[_Key, SchemaVersion](), dict[_Key, str]()
+    dependencies: dict[_Key, list[_Key]] = {}
     """The references of each schema, also indirect ones, in order."""
-    for each in ordered(schemas.versions):
+    for each in sort_versions(schemas.versions):
         key, referred = _key(each), _referred(each)
         missing = [other for other in referred if other in invalid]
         try:
             if missing:
                 raise RegistryError(f"it refers to {_name(missing[0])}")
             parse_subject(each.subject)
-            below[key] = list(
-                dict.fromkeys(n for other in referred for n in (*below[other], other))
+            dependencies[key] = list(
+                dict.fromkeys(n for other in referred for n in (*dependencies[other], other))
             )
-            resolve(each.schema, [kept[other].schema for other in below[key]])
+            resolve(each.schema, [valid[other].schema for other in dependencies[key]])
         except RegistryError as error:
             invalid[key] = str(error)
         else:
-            kept[key] = each
+            valid[key] = each
     lines = [f"{_name(key)}: {reason}" for key, reason in invalid.items()]
     if lines and not skip_invalid:
         raise RegistryError(
@@ -81,7 +81,7 @@ def check(schemas: Schemas, *, skip_invalid: bool = False) -> Schemas:
         )
     for line in lines:
         print(f"folkmoot: left out {line}", file=sys.stderr)
-    return Schemas(sorted(kept.values(), key=_key), schemas.levels)
+    return Schemas(sorted(valid.values(), key=_key), schemas.levels)
 
 
 def import_schemas(schemas: Schemas, target: RegistryTarget, *, force: bool = False) -> int:
@@ -90,18 +90,18 @@ def import_schemas(schemas: Schemas, target: RegistryTarget, *, force: bool = Fa
     All conflicts of ids and numbers are found before anything is written. Raises RegistryError.
     """
     subjects = sorted({each.subject for each in schemas.versions})
-    there = {_key(each): each for each in target.versions(subjects)}
+    existing = {_key(each): each for each in target.versions(subjects)}
     missing, to_delete = [], []
-    for each in ordered(schemas.versions):
-        known = there.get(_key(each))
-        if known is not None and known.id != each.id:
-            raise _conflict(each, f"that version is the schema {known.id}")
-        text = target.text(each) if known is None else known.schema
+    for each in sort_versions(schemas.versions):
+        existing_version = existing.get(_key(each))
+        if existing_version is not None and existing_version.id != each.id:
+            raise _conflict(each, f"that version is the schema {existing_version.id}")
+        text = target.text(each) if existing_version is None else existing_version.schema
         if text is not None and json.loads(text) != json.loads(each.schema):
             raise _conflict(each, f"{each.id} is another schema")
-        if known is None:
+        if existing_version is None:
             missing.append(each)
-        if each.deleted and (known is None or not known.deleted):
+        if each.deleted and (existing_version is None or not existing_version.deleted):
             to_delete.append(each)
     with sigterm_like_ctrl_c(), ExitStack() as stack:
         for subject in sorted({each.subject for each in missing}):
@@ -131,43 +131,43 @@ def _restore_mode(target: RegistryTarget, subject: str, mode: str | None) -> Non
         target.set_mode(subject, mode)
 
 
-def _conflict(each: SchemaVersion, found: str) -> RegistryError:
+def _conflict(version: SchemaVersion, reason: str) -> RegistryError:
     return RegistryError(
-        f"{each.subject} version {each.version} is the schema {each.id}, but {found} at the "
+        f"{version.subject} version {version.version} is the schema {version.id}, but {reason} at the "
         "target: nothing was copied; leave subjects out with --prefix"
     )
 
 
-def ordered(versions: Iterable[SchemaVersion]) -> list[SchemaVersion]:
+def sort_versions(versions: Iterable[SchemaVersion]) -> list[SchemaVersion]:
     """Sort each behind what it refers to, and behind its subject's earlier versions.
 
     Raises RegistryError.
     """
     graph: dict[_Key, list[_Key]] = {}
-    named = {_key(each): each for each in versions}
+    by_key = {_key(each): each for each in versions}
     earlier: dict[str, list[_Key]] = {}
-    for key in sorted(named):
+    for key in sorted(by_key):
         subject, _ = key
-        graph[key] = _referred(named[key])
+        graph[key] = _referred(by_key[key])
         for other in graph[key]:
-            if other not in named:
+            if other not in by_key:
                 raise RegistryError(f"{_name(key)} refers to {_name(other)}, which is missing")
         graph[key] += earlier.get(subject, ())
         earlier[subject] = [key]
     try:
-        return [named[key] for key in TopologicalSorter(graph).static_order()]
+        return [by_key[key] for key in TopologicalSorter(graph).static_order()]
     except CycleError as error:
         raise RegistryError(f"{_name(error.args[1][0])} refers to itself through others") from None
 
 
-def _key(each: SchemaVersion) -> _Key:
-    return each.subject, each.version
+def _key(version: SchemaVersion) -> _Key:
+    return version.subject, version.version
 
 
-def _referred(each: SchemaVersion) -> list[_Key]:
+def _referred(version: SchemaVersion) -> list[_Key]:
     """Return what a version refers to: in its own context, unless the reference names another."""
-    context = parse(each.subject).context
-    return [(str(parse(other.subject, context)), other.version) for other in each.references]
+    context = parse(version.subject).context
+    return [(str(parse(other.subject, context)), other.version) for other in version.references]
 
 
 def _name(key: _Key) -> str:
@@ -176,38 +176,38 @@ def _name(key: _Key) -> str:
 
 def save(schemas: Schemas, path: Path) -> None:
     """A JSON object a line: first the versions, then the levels. Raises ConfigError."""
-    lines = [json_of(each) for each in ordered(schemas.versions)]
+    lines = [version_json(each) for each in sort_versions(schemas.versions)]
     lines += [{"subject": name, "compatibility": level} for name, level in schemas.levels.items()]
     write_text(path, "".join(f"{json.dumps(each)}\n" for each in lines))
 
 
-def load(path: Path) -> "Lines":
+def load(path: Path) -> "SchemaFile":
     """Read what `save` has written. Raises ConfigError, RegistryError with the line's number."""
-    found = Lines({}, {})
+    file = SchemaFile({}, {})
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         try:
-            shown = made(json.loads(line), dict[str, Any])
-            if "compatibility" in shown:
-                level = made(shown, dict[str, str])
-                found.by_level[level["subject"]] = level["compatibility"]
+            fields = convert_response(json.loads(line), dict[str, Any])
+            if "compatibility" in fields:
+                level = convert_response(fields, dict[str, str])
+                file.by_level[level["subject"]] = level["compatibility"]
             else:
-                each = version_of(shown)
-                found.by_subject.setdefault(each.subject, []).append(each)
+                each = parse_version(fields)
+                file.by_subject.setdefault(each.subject, []).append(each)
         except json.JSONDecodeError as error:
             raise RegistryError(f"{path}, line {number}: this is not JSON: {error.msg}") from None
         except (ValueError, KeyError, RegistryError) as error:
             raise RegistryError(f"{path}, line {number}: {error}") from None
-    return found
+    return file
 
 
-class Lines(NamedTuple):
+class SchemaFile(NamedTuple):
     """The schemas and levels of a file."""
 
     by_subject: dict[str, list[SchemaVersion]]
     by_level: dict[str, str]
 
     def subjects(self, prefix: str) -> list[str]:
-        return [each for each in self.by_subject if begins(each, prefix)]
+        return [each for each in self.by_subject if matches_prefix(each, prefix)]
 
     def versions(self, subjects: Sequence[str]) -> list[SchemaVersion]:
         return [each for subject in subjects for each in self.by_subject.get(subject, ())]

@@ -14,7 +14,7 @@ def apps() -> dict[str, Path]:
     return {path.stem: path for path in sorted(EXAMPLES.glob("*.py"))}
 
 
-def find(name: str) -> Path:
+def find_app(name: str) -> Path:
     """Return the file of an application, given by its name or path. Raises ConfigError."""
     known, path = apps(), Path(name)
     if name in known:

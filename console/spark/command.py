@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from folkmoot.console.options.values import COUNT, FILE, PORT
 from folkmoot.console.signals import sigterm_like_ctrl_c
-from folkmoot.console.spark.apps import apps, find
+from folkmoot.console.spark.apps import apps, find_app
 from folkmoot.protocol.errors import ConfigError
 
 MASTER_PORT: Final = 7077
@@ -58,7 +58,7 @@ def _run(master: str, settings: tuple[str, ...], app: str, arguments: tuple[str,
     """
     from folkmoot.console.spark.spark_environment import spark_environment
 
-    path = find(app)
+    path = find_app(app)
     with tempfile.TemporaryDirectory(prefix="folkmoot-spark-") as directory:
         environment = spark_environment(Path(directory))
         python = os.environ.get("PYSPARK_PYTHON")
@@ -114,10 +114,12 @@ def _cluster(data: Path | None, port: int, **size: Any) -> int:
     from folkmoot.console.spark.spark_environment import spark_environment
 
     with (
-        tempfile.TemporaryDirectory(prefix="folkmoot-spark-", ignore_cleanup_errors=True) as made,
+        tempfile.TemporaryDirectory(
+            prefix="folkmoot-spark-", ignore_cleanup_errors=True
+        ) as temporary,
         sigterm_like_ctrl_c(),
     ):
-        directory = data or Path(made)
+        directory = data or Path(temporary)
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -16,7 +16,7 @@ from folkmoot.schemas.values.serialization import (
     deserializer,
     reads_schema_id,
 )
-from folkmoot.schemas.values.wire import framed
+from folkmoot.schemas.values.wire import prepend_frames
 
 
 class Skipped(NamedTuple):
@@ -62,7 +62,7 @@ class Deserialization:
         if convert is None:
             return cells, None
         if self._framed[field]:
-            cells = framed(field, cells, view.columns.headers)
+            cells = prepend_frames(field, cells, view.columns.headers)
         converted: list[Any] = []
         try:
             for cell in cells:

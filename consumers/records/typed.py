@@ -13,7 +13,7 @@ from folkmoot.schemas.avro.identity import Schema
 from folkmoot.schemas.columns.deserializer import BadRow, ColumnDeserializer
 from folkmoot.schemas.values.deserializer import AvroDeserializer
 from folkmoot.schemas.values.serialization import VALUE
-from folkmoot.schemas.values.wire import framed
+from folkmoot.schemas.values.wire import prepend_frames
 
 BESIDE: Final = ("topic", "partition", "offset", "timestamp")
 """Columns beside a record's fields, each with the prefix `_`."""
@@ -71,7 +71,7 @@ class TypedColumns:
     def rows_of(self, view: RecordBatchView) -> tuple[TypedView, Exception | None]:
         """Return the columns of the rows before the first failure, and its error. Skipped rows do not
         count as failures."""
-        cells = framed(VALUE, view.values, view.columns.headers)
+        cells = prepend_frames(VALUE, view.values, view.columns.headers)
         values, bad = self._values.decode(cells)
         count, failed = len(view), None
         if bad and not self._skips:

@@ -14,7 +14,7 @@ from folkmoot.schemas.avro.matching import (
     missing_fields,
     missing_symbols,
 )
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 from folkmoot.schemas.avro.verdicts import Pair, TooManyPairs, Verdicts, is_choice, is_union
 
 LEVELS = (
@@ -52,7 +52,7 @@ def compatible(reader: str, writer: str) -> list[Finding]:
     Empty, or warnings only: everything can be read.
     """
     try:
-        return _explained(Verdicts(Parsed(reader), Parsed(writer)))
+        return _explain(Verdicts(ParsedSchema(reader), ParsedSchema(writer)))
     except TooManyPairs:
         message = "the schemas have too many types to be compared: make their unions smaller"
         return [Finding("TOO_COMPLEX", "", "", message)]
@@ -76,7 +76,7 @@ def judge(level: str, new: str, previous: Sequence[str]) -> list[Finding]:
     return list(found)
 
 
-def _explained(verdicts: Verdicts) -> list[Finding]:
+def _explain(verdicts: Verdicts) -> list[Finding]:
     """Every finding, in the order of the reader's schema; each pair with a definition once."""
     found: list[Finding] = []
     seen = set()
@@ -107,24 +107,24 @@ def _explained(verdicts: Verdicts) -> list[Finding]:
 
 
 def _missing_branch(pair: Pair) -> Finding:
-    message = f"the reader's union has no branch for the writer's {_shown(pair.writer)}: add it"
+    message = f"the reader's union has no branch for the writer's {_describe(pair.writer)}: add it"
     return Finding("MISSING_UNION_BRANCH", pair.path, pair.writer_path, message)
 
 
 def _missing_fields(pair: Pair) -> Iterator[Finding]:
-    for place in missing_fields(pair.reader, pair.writer):
+    for index in missing_fields(pair.reader, pair.writer):
         yield Finding(
             "READER_FIELD_MISSING_DEFAULT_VALUE",
-            f"{pair.path}/fields/{place}",
+            f"{pair.path}/fields/{index}",
             f"{pair.writer_path}/fields",
-            f"the reader's field {pair.reader['fields'][place]['name']} is not in the writer's "
-            f"record {_shown(pair.writer)}: give it a default, or the former name as an alias",
+            f"the reader's field {pair.reader['fields'][index]['name']} is not in the writer's "
+            f"record {_describe(pair.writer)}: give it a default, or the former name as an alias",
         )
 
 
 def _fault(kind: str, pair: Pair) -> Finding:
     reader, writer = pair.reader, pair.writer
-    ours, theirs, where = _shown(reader), _shown(writer), ""
+    ours, theirs, where = _describe(reader), _describe(writer), ""
     if kind == "NAME_MISMATCH":
         where = "/name"
         message = (
@@ -140,12 +140,12 @@ def _fault(kind: str, pair: Pair) -> Finding:
     elif kind == "MISSING_ENUM_SYMBOLS":
         where = "/symbols"
         message = (
-            f"the reader's enum {ours} has no {some(missing_symbols(reader, writer))}: add what is "
+            f"the reader's enum {ours} has no {abbreviate(missing_symbols(reader, writer))}: add what is "
             "missing, or give the enum a default"
         )
     else:
-        others = ", ".join(sorted(PROMOTED.get(writer["type"], ())))
-        instead = f" ({others} would do)" if others else ""
+        promoted_types = ", ".join(sorted(PROMOTED.get(writer["type"], ())))
+        instead = f" ({promoted_types} would do)" if promoted_types else ""
         message = (
             f"the writer's {theirs} cannot be read as {ours}: keep the type{instead}, or add a "
             "field with another name and a default"
@@ -153,13 +153,13 @@ def _fault(kind: str, pair: Pair) -> Finding:
     return Finding(kind, pair.path + where, pair.writer_path + where, message)
 
 
-def _shown(kind: Json) -> str:
+def _describe(kind: Json) -> str:
     """A type in messages: its name, if it has one."""
-    named = not isinstance(kind, list) and kind["type"] in NAMED
-    return str(kind["name"]) if named else kind_of(kind)
+    has_name = not isinstance(kind, list) and kind["type"] in NAMED
+    return str(kind["name"]) if has_name else kind_of(kind)
 
 
-def some(names: Sequence[str]) -> str:
+def abbreviate(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
@@ -168,20 +168,20 @@ def _warnings(pair: Pair) -> Iterator[Finding]:
     reader, writer = pair.reader, pair.writer
     if kind_of(reader) in ("array", "map"):
         return
-    name, written = reader.get("logicalType"), writer.get("logicalType")
-    if name == written == "decimal":
-        here, there = reader.get("scale", 0), writer.get("scale", 0)
-        if here != there:
-            message = f"a decimal's scale changes from {there} to {here}: keep it, or add a field"
+    reader_name, writer_name = reader.get("logicalType"), writer.get("logicalType")
+    if reader_name == writer_name == "decimal":
+        ours, theirs = reader.get("scale", 0), writer.get("scale", 0)
+        if ours != theirs:
+            message = f"a decimal's scale changes from {theirs} to {ours}: keep it, or add a field"
             yield Finding("DECIMAL_SCALE_CHANGED", pair.path, pair.writer_path, message, True)
-        here, there = _precision(reader), _precision(writer)
-        if here < there:
-            message = f"a decimal's digits become fewer, {here} instead of {there}: keep as many"
+        ours, theirs = _precision(reader), _precision(writer)
+        if ours < theirs:
+            message = f"a decimal's digits become fewer, {ours} instead of {theirs}: keep as many"
             yield Finding("DECIMAL_PRECISION_REDUCED", pair.path, pair.writer_path, message, True)
-    elif name != written:
+    elif reader_name != writer_name:
         message = (
-            f"{written or 'a plain ' + kind_of(writer)} is read as "
-            f"{name or 'a plain ' + kind_of(reader)}: "
+            f"{writer_name or 'a plain ' + kind_of(writer)} is read as "
+            f"{reader_name or 'a plain ' + kind_of(reader)}: "
             "keep the logical type, or add a field with another name"
         )
         yield Finding("LOGICAL_TYPE_CHANGED", pair.path, pair.writer_path, message, True)

@@ -34,17 +34,19 @@ _IS: dict[str, Callable[[Json], bool]] = {
 
 def _check_logical(default: Json, schema: Json) -> None:
     """Raises SchemaMismatch for a default that fits the plain type, and that no reader of ours can read."""
-    known = logical(schema)
-    if known is None:
+    logical_type = logical(schema)
+    if logical_type is None:
         return
     plain = default.encode("latin-1") if schema["type"] in ("bytes", "fixed") else default
     try:
-        known.read(known.write(plain) if isinstance(plain, known.python) else plain)
+        logical_type.read(
+            logical_type.write(plain) if isinstance(plain, logical_type.python) else plain
+        )
     except (ValueError, ArithmeticError):
         name, digits = schema["logicalType"], schema.get("precision")
         why = f"has more than the {digits} digits of the decimal"
         why = why if name == "decimal" else f"is no {name}"
-        raise SchemaMismatch(f"{_shown(default)} {why}") from None
+        raise SchemaMismatch(f"{_describe(default)} {why}") from None
 
 
 class Defaults:
@@ -67,7 +69,7 @@ class Defaults:
         plain = kind["type"] if isinstance(kind, dict) else kind
         if isinstance(plain, str) and plain in _IS:
             if not _IS[plain](default):
-                raise SchemaMismatch(f"{_shown(default)} is no {plain}")
+                raise SchemaMismatch(f"{_describe(default)} is no {plain}")
             if isinstance(kind, dict):
                 _check_logical(default, kind)
             return 1
@@ -82,10 +84,10 @@ class Defaults:
                 self._tried[key] = 1 + self._complex(default, kind)
             except SchemaMismatch as mismatch:
                 self._tried[key] = mismatch
-        found = self._tried[key]
-        if isinstance(found, SchemaMismatch):
-            raise copy(found)  # its path grows on the way out
-        return found
+        result = self._tried[key]
+        if isinstance(result, SchemaMismatch):
+            raise copy(result)  # its path grows on the way out
+        return result
 
     def _inside(self, key: str | int, default: Json, kind: Json) -> int:
         try:
@@ -99,7 +101,7 @@ class Defaults:
             for branch in kind:
                 with suppress(SchemaMismatch):
                     return self.check(default, branch)
-            raise SchemaMismatch(f"{_shown(default)} is of no branch of the union")
+            raise SchemaMismatch(f"{_describe(default)} is of no branch of the union")
         name = kind["type"]
         if name == "array" and isinstance(default, list):
             return sum(self._inside(n, each, kind["items"]) for n, each in enumerate(default))
@@ -110,7 +112,9 @@ class Defaults:
         if not (name == "enum" and default in kind["symbols"]) and not (
             name == "fixed" and _IS["bytes"](default) and len(default) == kind["size"]
         ):
-            raise SchemaMismatch(f"{_shown(default)} is no {name} {kind.get('name', '')}".rstrip())
+            raise SchemaMismatch(
+                f"{_describe(default)} is no {name} {kind.get('name', '')}".rstrip()
+            )
         if name == "fixed":
             _check_logical(default, kind)
         return 0
@@ -136,6 +140,6 @@ def pointer(key: str) -> str:
     return f"/{key.replace('~', '~0').replace('/', '~1')}"
 
 
-def _shown(value: Json) -> str:
+def _describe(value: Json) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from folkmoot.protocol.errors import InvalidSchema
-from folkmoot.schemas.avro.compatibility import Finding, compatible, some
+from folkmoot.schemas.avro.compatibility import Finding, abbreviate, compatible
 from folkmoot.schemas.avro.defaults import Json
 from folkmoot.schemas.avro.identity import NAMED, RECORDS
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 
 AS_BEFORE = "as before"
 _LOGICAL = ("logicalType", "precision", "scale")
@@ -35,24 +35,32 @@ def differences(old: str, new: str) -> list[Difference]:
 
     Raises InvalidSchema for schemas that are nested too deeply.
     """
-    before, after = Parsed(old), Parsed(new)
+    before, after = ParsedSchema(old), ParsedSchema(new)
     try:
         found = list(_Walk(before, after).types(before.root, after.root, "", ""))
     except RecursionError:
         raise InvalidSchema("the schemas are nested too deeply to be compared") from None
-    return _with_findings(found, compatible(new, old), compatible(old, new))
+    return _add_findings(found, compatible(new, old), compatible(old, new))
 
 
-def _with_findings(
+def _add_findings(
     found: list[tuple[Difference, str]], reads: list[Finding], writes: list[Finding]
 ) -> list[Difference]:
     """The differences, with what cannot be read in place of what can; each with its path in the old."""
-    made = []
+    result = []
     for each, old_path in found:
-        here, there = each.path or "/", old_path or "/"
-        readers = [f.message for f in reads if _at(f.path, here) or _at(f.writer_path, there)]
-        writers = [f.message for f in writes if _at(f.writer_path, here) or _at(f.path, there)]
-        made.append(
+        new_pointer, old_pointer = each.path or "/", old_path or "/"
+        readers = [
+            f.message
+            for f in reads
+            if _is_at(f.path, new_pointer) or _is_at(f.writer_path, old_pointer)
+        ]
+        writers = [
+            f.message
+            for f in writes
+            if _is_at(f.writer_path, new_pointer) or _is_at(f.path, old_pointer)
+        ]
+        result.append(
             Difference(
                 each.path,
                 each.change,
@@ -60,28 +68,30 @@ def _with_findings(
                 writers[0] if writers else each.writers,
             )
         )
-    return made
+    return result
 
 
-def _at(path: str, place: str) -> bool:
-    """Return whether a finding is about the place itself: its name, its size, its symbols or a branch."""
-    rest = path.removeprefix(place if place != "/" else "")
-    if rest == path and place != "/" and path != place:
+def _is_at(path: str, target: str) -> bool:
+    """Return whether a finding is about the target itself: its name, its size, its symbols or a branch."""
+    suffix = path.removeprefix(target if target != "/" else "")
+    if suffix == path and target != "/" and path != target:
         return False
-    return rest in ("", "/name", "/size", "/symbols") or rest.removeprefix("/").isdigit()
+    return suffix in ("", "/name", "/size", "/symbols") or suffix.removeprefix("/").isdigit()
 
 
 class _Walk:
-    def __init__(self, old: Parsed, new: Parsed) -> None:
+    def __init__(self, old: ParsedSchema, new: ParsedSchema) -> None:
         self._old = old
         self._new = new
         self._seen: set[tuple[str, str]] = set()
 
-    def types(self, old: Json, new: Json, was: str, path: str) -> Iterator[tuple[Difference, str]]:
-        """The differences of two types, at `was` in the old schema and `path` in the new."""
+    def types(
+        self, old: Json, new: Json, old_path: str, path: str
+    ) -> Iterator[tuple[Difference, str]]:
+        """The differences of two types, at `old_path` in the old schema and `path` in the new."""
         old, new = self._old.of(old), self._new.of(new)
         if isinstance(old, list) or isinstance(new, list) or old["type"] != new["type"]:
-            yield from self._other_types(old, new, was, path)
+            yield from self._type_change(old, new, old_path, path)
             return
         names = old.get("name", ""), new.get("name", "")
         if names[0]:
@@ -89,114 +99,130 @@ class _Walk:
                 return
             self._seen.add(names)
             if names[0] != names[1]:
-                yield Difference(path, f"the name {names[0]} becomes {names[1]}"), was
-        yield from self._attributes(old, new, was, path)
-        yield from self._inside(old, new, was, path)
+                yield Difference(path, f"the name {names[0]} becomes {names[1]}"), old_path
+        yield from self._attributes(old, new, old_path, path)
+        yield from self._inside(old, new, old_path, path)
 
-    def _other_types(
-        self, old: Json, new: Json, was: str, path: str
+    def _type_change(
+        self, old: Json, new: Json, old_path: str, path: str
     ) -> Iterator[tuple[Difference, str]]:
         before, after = _branches(old), _branches(new)
-        ours = [_shown(self._old.of(each)) for each in before]
-        theirs = [_shown(self._new.of(each)) for each in after]
+        ours = [_describe(self._old.of(each)) for each in before]
+        theirs = [_describe(self._new.of(each)) for each in after]
         if len(before) == len(after) == 1 and ours != theirs:
-            yield Difference(path, f"the type {ours[0]} becomes {theirs[0]}"), was
+            yield Difference(path, f"the type {ours[0]} becomes {theirs[0]}"), old_path
             return
-        places = {each: number for number, each in enumerate(theirs)}
-        gone, come = _changes(ours, theirs)
-        if gone or come:
-            changes = [f"{each} is gone" for each in gone] + [f"{each} is added" for each in come]
-            yield Difference(path, f"of the union, {some(changes)}"), was
+        indexes = {each: number for number, each in enumerate(theirs)}
+        removed, added = _changes(ours, theirs)
+        if removed or added:
+            changes = [f"{each} is gone" for each in removed] + [
+                f"{each} is added" for each in added
+            ]
+            yield Difference(path, f"of the union, {abbreviate(changes)}"), old_path
         elif ours != theirs:
-            yield Difference(path, "the branches of the union stand in another order"), was
+            yield Difference(path, "the branches of the union stand in another order"), old_path
         elif isinstance(old, list) != isinstance(new, list):
-            yield Difference(path, f"the type {ours[0]} becomes a union, or was one"), was
+            yield Difference(path, f"the type {ours[0]} becomes a union, or was one"), old_path
         for number, branch in enumerate(before):
-            there = places.get(ours[number])
-            if there is not None:
+            index = indexes.get(ours[number])
+            if index is not None:
                 yield from self.types(
                     branch,
-                    after[there],
-                    f"{was}/{number}" if isinstance(old, list) else was,
-                    f"{path}/{there}" if isinstance(new, list) else path,
+                    after[index],
+                    f"{old_path}/{number}" if isinstance(old, list) else old_path,
+                    f"{path}/{index}" if isinstance(new, list) else path,
                 )
 
     def _attributes(
-        self, old: Json, new: Json, was: str, path: str
+        self, old: Json, new: Json, old_path: str, path: str
     ) -> Iterator[tuple[Difference, str]]:
         before, after = ({k: each[k] for k in _LOGICAL if k in each} for each in (old, new))
         if before != after:
-            shown = (" ".join(map(str, each.values())) or "none" for each in (before, after))
-            change = "the logical type {} becomes {}".format(*shown)
-            yield Difference(path, change), was
+            texts = (" ".join(map(str, each.values())) or "none" for each in (before, after))
+            change = "the logical type {} becomes {}".format(*texts)
+            yield Difference(path, change), old_path
         for name in ("doc", "aliases"):
             if old.get(name) != new.get(name):
-                yield Difference(path, _of_attribute(name)), was
+                yield Difference(path, _describe_attribute(name)), old_path
 
     def _inside(
-        self, old: Json, new: Json, was: str, path: str
+        self, old: Json, new: Json, old_path: str, path: str
     ) -> Iterator[tuple[Difference, str]]:
         kind = new["type"]
         if kind in ("array", "map"):
             inner = "items" if kind == "array" else "values"
-            yield from self.types(old[inner], new[inner], f"{was}/{inner}", f"{path}/{inner}")
+            yield from self.types(old[inner], new[inner], f"{old_path}/{inner}", f"{path}/{inner}")
         elif kind in RECORDS:
-            yield from self._fields(old, new, was, path)
+            yield from self._fields(old, new, old_path, path)
         elif kind == "fixed" and old["size"] != new["size"]:
-            yield Difference(path, f"the size {old['size']} becomes {new['size']}"), was
+            yield Difference(path, f"the size {old['size']} becomes {new['size']}"), old_path
         elif kind == "enum":
-            gone, come = _changes(old["symbols"], new["symbols"])
-            if gone:
+            removed, added = _changes(old["symbols"], new["symbols"])
+            if removed:
                 instead = f"get {new.get('default')} instead"
-                yield Difference(path, f"the symbols {some(gone)} are gone", instead), was
-            if come:
+                yield (
+                    Difference(path, f"the symbols {abbreviate(removed)} are gone", instead),
+                    old_path,
+                )
+            if added:
                 instead = f"old readers get {old.get('default')} instead"
-                change = f"the symbols {some(come)} are added"
-                yield Difference(path, change, AS_BEFORE, instead), was
+                change = f"the symbols {abbreviate(added)} are added"
+                yield Difference(path, change, AS_BEFORE, instead), old_path
             if old.get("default") != new.get("default"):
                 change = f"the default {old.get('default')} becomes {new.get('default')}"
-                yield Difference(path, change), was
+                yield Difference(path, change), old_path
 
     def _fields(
-        self, old: Json, new: Json, was: str, path: str
+        self, old: Json, new: Json, old_path: str, path: str
     ) -> Iterator[tuple[Difference, str]]:
-        left = {field["name"]: number for number, field in enumerate(old["fields"])}
-        direct = {field["name"]: left.pop(field["name"], None) for field in new["fields"]}
+        unmatched = {field["name"]: number for number, field in enumerate(old["fields"])}
+        direct = {field["name"]: unmatched.pop(field["name"], None) for field in new["fields"]}
         for number, field in enumerate(new["fields"]):
-            name, here = field["name"], f"{path}/fields/{number}"
-            found = direct[name]
-            if found is None:
-                aliases = (left.pop(each, None) for each in field.get("aliases", ()))
-                found = next((each for each in aliases if each is not None), None)
-            if found is None:
+            name, field_path = field["name"], f"{path}/fields/{number}"
+            index = direct[name]
+            if index is None:
+                aliases = (unmatched.pop(each, None) for each in field.get("aliases", ()))
+                index = next((each for each in aliases if each is not None), None)
+            if index is None:
                 instead = (
                     f"get {json.dumps(field.get('default'), ensure_ascii=False)} from old values"
                 )
                 change = f"the field {name} is added"
-                yield Difference(here, change, instead, "old readers pass it over"), f"{was}/-"
+                yield (
+                    Difference(field_path, change, instead, "old readers pass it over"),
+                    f"{old_path}/-",
+                )
                 continue
-            before, there = old["fields"][found], f"{was}/fields/{found}"
+            before, old_field_path = old["fields"][index], f"{old_path}/fields/{index}"
             if before["name"] != name:
                 change = f"the field {before['name']} becomes {name}"
-                yield Difference(here, change, AS_BEFORE, _old_readers(before)), there
-            yield from self._field(before, field, there, here)
-        for name, number in left.items():
-            there = f"{was}/fields/{number}"
+                yield (
+                    Difference(field_path, change, AS_BEFORE, _old_readers(before)),
+                    old_field_path,
+                )
+            yield from self._field(before, field, old_field_path, field_path)
+        for name, number in unmatched.items():
+            old_field_path = f"{old_path}/fields/{number}"
             writers = _old_readers(old["fields"][number])
-            yield Difference(there, f"the field {name} is gone", "pass it over", writers), there
+            yield (
+                Difference(old_field_path, f"the field {name} is gone", "pass it over", writers),
+                old_field_path,
+            )
 
-    def _field(self, old: Json, new: Json, was: str, path: str) -> Iterator[tuple[Difference, str]]:
+    def _field(
+        self, old: Json, new: Json, old_path: str, path: str
+    ) -> Iterator[tuple[Difference, str]]:
         if ("default" in old, old.get("default")) != ("default" in new, new.get("default")):
-            shown = (
+            texts = (
                 json.dumps(each["default"], ensure_ascii=False) if "default" in each else "none"
                 for each in (old, new)
             )
-            change = "the default {} becomes {}".format(*shown)
-            yield Difference(path, change), was
+            change = "the default {} becomes {}".format(*texts)
+            yield Difference(path, change), old_path
         for name in ("doc", "aliases", "order"):
             if old.get(name) != new.get(name):
-                yield Difference(path, _of_attribute(name)), was
-        yield from self.types(old["type"], new["type"], f"{was}/type", f"{path}/type")
+                yield Difference(path, _describe_attribute(name)), old_path
+        yield from self.types(old["type"], new["type"], f"{old_path}/type", f"{path}/type")
 
 
 def _changes(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
@@ -210,13 +236,13 @@ def _old_readers(field: Json) -> str:
     return f"old readers get {default} for {field['name']}"
 
 
-def _of_attribute(name: str) -> str:
+def _describe_attribute(name: str) -> str:
     if name == "aliases":
         return "the aliases change"
     return "the documentation changes" if name == "doc" else "the order changes"
 
 
-def _shown(kind: Json) -> str:
+def _describe(kind: Json) -> str:
     """A type by its kind and its name, if it has one."""
     if isinstance(kind, list):
         return "union"

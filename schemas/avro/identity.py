@@ -62,7 +62,7 @@ def canonical(
         value = json.loads(schema) if isinstance(schema, str) else schema
         _check_depth(value)
         walk = _Walk(types, strict)
-        text = dump(walk.resolved(value, "", ""))
+        text = dump(walk.resolve(value, "", ""))
         if strict:
             walk.check_ends()
             walk.check_defaults()
@@ -128,10 +128,10 @@ class _Walk:
         self._known = known
         self._strict = strict
         self._defined: dict[str, Json] = {}
-        self._places: dict[str, str] = {}
+        self._pointers: dict[str, str] = {}
         self._defaults: list[tuple[Json, Json, str]] = []
 
-    def resolved(self, schema: Json, namespace: str, where: str) -> Json:
+    def resolve(self, schema: Json, namespace: str, where: str) -> Json:
         """The schema with full names."""
         if isinstance(schema, str):
             return schema if schema in PRIMITIVES else self._reference(schema, namespace, where)
@@ -144,16 +144,16 @@ class _Walk:
     def check_defaults(self) -> None:
         """At the end: a default may be of a type that was not complete where it stood."""
         defaults = Defaults({**self._known, **self._defined})
-        made = 0
+        count = 0
         for value, kind, where in self._defaults:
             try:
-                made += defaults.check(value, kind)
+                count += defaults.check(value, kind)
             except SchemaMismatch as mismatch:
-                raise _invalid(f"{where}{mismatch.path}", mismatch.what) from None
-            if made > MAX_PARTS:
+                raise _invalid(f"{where}{mismatch.path}", mismatch.reason) from None
+            if count > MAX_PARTS:
                 raise _invalid(
                     where,
-                    f"the defaults up to here are made of {made} values, more than "
+                    f"the defaults up to here are made of {count} values, more than "
                     f"{MAX_PARTS}: one that leaves out fields has their defaults, too",
                 )
 
@@ -163,34 +163,34 @@ class _Walk:
         Nor does anybody write one whose smallest value doubles with each record within.
         """
         types = {name: kind for name, kind in {**self._known, **self._defined}.items() if kind}
-        left = {name: kind for name, kind in types.items() if kind["type"] in RECORDS}
+        undecided = {name: kind for name, kind in types.items() if kind["type"] in RECORDS}
         parts: dict[str, int] = {}
         before = 0
-        while len(left) != before:
-            before = len(left)
+        while len(undecided) != before:
+            before = len(undecided)
             # In the order of their definition: one record more in a chain takes no round more.
-            for name, kind in list(left.items()):
-                if (least := self._least(kind["fields"], left, parts)) is None:
+            for name, kind in list(undecided.items()):
+                if (least := self._least(kind["fields"], undecided, parts)) is None:
                     continue
                 if least > MAX_PARTS:
                     raise _invalid(
-                        self._places.get(name, ""),
+                        self._pointers.get(name, ""),
                         f"the smallest value of the record {name} has {least} parts, more than {MAX_PARTS}",
                     )
                 parts[name] = least
-                del left[name]
-        for name in left:
-            raise _invalid(self._places[name], f"the record {name} holds itself: it has no value")
+                del undecided[name]
+        for name in undecided:
+            raise _invalid(self._pointers[name], f"the record {name} holds itself: it has no value")
 
     def _least(
-        self, fields: Json, left: Mapping[str, Json], parts: Mapping[str, int]
+        self, fields: Json, undecided: Mapping[str, Json], parts: Mapping[str, int]
     ) -> int | None:
         """The parts of the smallest value of a record; None if it has none, as far as is known."""
         least = 1
         for field in fields:
             branches = field["type"] if isinstance(field["type"], list) else [field["type"]]
             names = [each["name"] if _is_named(each) else str(each) for each in branches]
-            ends = [parts.get(name, 1) for name in names if name not in left]
+            ends = [parts.get(name, 1) for name in names if name not in undecided]
             if not ends:
                 return None
             least += min(ends)
@@ -206,7 +206,7 @@ class _Walk:
         if not branches:
             raise _invalid(where, "a union needs at least one branch")
         resolved = [
-            self.resolved(each, namespace, f"{where}/{i}") for i, each in enumerate(branches)
+            self.resolve(each, namespace, f"{where}/{i}") for i, each in enumerate(branches)
         ]
         kinds: set[str] = set()
         for number, branch in enumerate(resolved):
@@ -221,25 +221,27 @@ class _Walk:
         return resolved
 
     def _mapping(self, schema: Mapping[str, Any], namespace: str, where: str) -> Json:
-        kept = {key: value for key, value in schema.items() if key not in _FASTAVRO_MARKS}
-        kind = kept.get("type")
+        attributes = {key: value for key, value in schema.items() if key not in _FASTAVRO_MARKS}
+        kind = attributes.get("type")
         if kind is None:
             raise _invalid(where, 'the object has no "type"')
         if isinstance(kind, str) and kind in NAMED:
-            self._check_decimal(kept, where)
-            return self._named(kept, namespace, where)
+            self._check_decimal(attributes, where)
+            return self._named_type(attributes, namespace, where)
         if kind == "array" or kind == "map":
             inner = "items" if kind == "array" else "values"
-            if inner not in kept:
+            if inner not in attributes:
                 raise _invalid(where, f'the {kind} has no "{inner}"')
-            return kept | {inner: self.resolved(kept[inner], namespace, f"{where}/{inner}")}
-        resolved = self.resolved(kind, namespace, f"{where}/type")
-        if len(kept) == 1:
+            return attributes | {
+                inner: self.resolve(attributes[inner], namespace, f"{where}/{inner}")
+            }
+        resolved = self.resolve(kind, namespace, f"{where}/type")
+        if len(attributes) == 1:
             return resolved
         if not isinstance(resolved, str) or resolved not in PRIMITIVES:
             raise _invalid(where, "attributes of a type stand beside the type's own, not around it")
-        self._check_decimal(kept, where)
-        return kept | {"type": resolved}
+        self._check_decimal(attributes, where)
+        return attributes | {"type": resolved}
 
     def _check_decimal(self, schema: Mapping[str, Any], where: str) -> None:
         kind = schema["type"]
@@ -267,7 +269,7 @@ class _Walk:
                     f"{where}/precision", f"{size} bytes hold {most} digits, not {precision}"
                 )
 
-    def _named(self, schema: dict[str, Any], namespace: str, where: str) -> Json:
+    def _named_type(self, schema: dict[str, Any], namespace: str, where: str) -> Json:
         name, own = schema.get("name"), schema.get("namespace", namespace)
         if not isinstance(name, str):
             raise _invalid(where, f'the {schema["type"]} has no "name"')
@@ -277,14 +279,14 @@ class _Walk:
         if full in _RESERVED:
             raise _invalid(f"{where}/name", f"{full} is the name of a type of Avro's own")
         if full in self._defined or (self._strict and full in self._known):
-            place = "" if full in self._defined else ", here and in a reference"
-            raise _invalid(f"{where}/name", f"the type {full} is defined twice{place}")
+            origin = "" if full in self._defined else ", here and in a reference"
+            raise _invalid(f"{where}/name", f"the type {full} is defined twice{origin}")
         own = full.rpartition(".")[0]
         result = {key: value for key, value in schema.items() if key != "namespace"} | {
             "name": full
         }
         self._defined[full] = result
-        self._places[full] = where
+        self._pointers[full] = where
         if namespace and not own:
             result["namespace"] = ""
         if "aliases" in schema:
@@ -308,11 +310,11 @@ class _Walk:
             raise _invalid(f"{where}/symbols", "the symbols of an enum are an array of names")
         seen = set()
         for number, symbol in enumerate(symbols):
-            here = f"{where}/symbols/{number}"
+            path = f"{where}/symbols/{number}"
             if not isinstance(symbol, str) or not self._is_name(_NAME, symbol):
-                raise _invalid(here, f"{symbol!r:.80} is not a name")
+                raise _invalid(path, f"{symbol!r:.80} is not a name")
             if symbol in seen:
-                raise _invalid(here, f"the enum has {symbol} twice")
+                raise _invalid(path, f"the enum has {symbol} twice")
             seen.add(symbol)
         if self._strict and "default" in schema and schema["default"] not in symbols:
             raise _invalid(
@@ -325,24 +327,24 @@ class _Walk:
         resolved: list[Json] = []
         names: set[str] = set()
         for number, field in enumerate(fields):
-            here = f"{where}/{number}"
+            path = f"{where}/{number}"
             if not isinstance(field, Mapping) or "type" not in field:
-                raise _invalid(here, 'a field is an object with "name" and "type"')
+                raise _invalid(path, 'a field is an object with "name" and "type"')
             name = field.get("name")
             if not isinstance(name, str) or not self._is_name(_NAME, name):
-                raise _invalid(f"{here}/name", f"{name!r:.80} is not a name")
+                raise _invalid(f"{path}/name", f"{name!r:.80} is not a name")
             if name in names:
-                raise _invalid(f"{here}/name", f"the record has the field {name} twice")
+                raise _invalid(f"{path}/name", f"the record has the field {name} twice")
             names.add(name)
-            for i, alias in enumerate(_names(field.get("aliases", ()), f"{here}/aliases")):
+            for i, alias in enumerate(_names(field.get("aliases", ()), f"{path}/aliases")):
                 if not self._is_name(_NAME, alias):
-                    raise _invalid(f"{here}/aliases/{i}", f"{alias!r:.80} is not a name")
+                    raise _invalid(f"{path}/aliases/{i}", f"{alias!r:.80} is not a name")
             if self._strict and field.get("order", "ascending") not in _ORDERS:
-                raise _invalid(f"{here}/order", f"the order is one of {', '.join(_ORDERS)}")
-            kind = self.resolved(field["type"], namespace, f"{here}/type")
+                raise _invalid(f"{path}/order", f"the order is one of {', '.join(_ORDERS)}")
+            kind = self.resolve(field["type"], namespace, f"{path}/type")
             resolved.append({**field, "type": kind})
             if "default" in field:
-                self._defaults.append((field["default"], kind, f"{here}/default"))
+                self._defaults.append((field["default"], kind, f"{path}/default"))
         return resolved
 
     def _full_name(self, name: str, namespace: str, where: str) -> str:
@@ -364,5 +366,5 @@ def _names(names: Json, where: str) -> Sequence[str]:
     return names
 
 
-def _invalid(where: str, what: str) -> InvalidSchema:
-    return InvalidSchema(f"not an Avro schema: at {where[:400] or '/'}: {what[:400]}")
+def _invalid(where: str, reason: str) -> InvalidSchema:
+    return InvalidSchema(f"not an Avro schema: at {where[:400] or '/'}: {reason[:400]}")

@@ -38,8 +38,10 @@ def logical(schema: Mapping[str, Any]) -> Logical | None:
     kind, plain = schema.get("logicalType"), schema["type"]
     if kind == "decimal" and plain in ("bytes", "fixed"):
         return _decimal(schema)
-    made = _KINDS.get((kind, plain)) if isinstance(kind, str) and isinstance(plain, str) else None
-    return None if kind == "uuid" and plain == "fixed" and schema["size"] != 16 else made
+    logical_type = (
+        _KINDS.get((kind, plain)) if isinstance(kind, str) and isinstance(plain, str) else None
+    )
+    return None if kind == "uuid" and plain == "fixed" and schema["size"] != 16 else logical_type
 
 
 def _timestamp(unit: int, epoch: datetime) -> Logical:
@@ -52,7 +54,7 @@ def _timestamp(unit: int, epoch: datetime) -> Logical:
     def write(value: datetime) -> int:
         if (value.utcoffset() is None) is not is_local:
             raise SchemaMismatch(f"{describe(value)} has {'a' if is_local else 'no'} time zone")
-        return _whole((value - epoch) // _MICROSECOND, unit, value)
+        return _convert_to_unit((value - epoch) // _MICROSECOND, unit, value)
 
     return Logical((datetime,), read, write)
 
@@ -66,16 +68,16 @@ def _time(unit: int) -> Logical:
     def write(value: time) -> int:
         if value.tzinfo is not None:
             raise SchemaMismatch(f"{describe(value)} has a time zone")
-        return _whole(
+        return _convert_to_unit(
             (datetime.combine(_LOCAL_EPOCH, value) - _LOCAL_EPOCH) // _MICROSECOND, unit, value
         )
 
     return Logical((time,), read, write)
 
 
-def _whole(microseconds: int, unit: int, value: Any) -> int:
-    number, rest = divmod(microseconds, unit)
-    if rest:
+def _convert_to_unit(microseconds: int, unit: int, value: Any) -> int:
+    number, remainder = divmod(microseconds, unit)
+    if remainder:
         raise SchemaMismatch(f"{describe(value)} is finer than the milliseconds of the schema")
     return number
 
@@ -87,10 +89,10 @@ def _write_date(value: date) -> int:
 
 
 def _read_uuid(text: str) -> UUID:
-    made = UUID(text)
-    if str(made) != text.lower():  # it takes braces, and does without hyphens
+    parsed = UUID(text)
+    if str(parsed) != text.lower():  # it takes braces, and does without hyphens
         raise SchemaMismatch(f"badly formed UUID {describe(text)}")
-    return made
+    return parsed
 
 
 def _write_uuid(value: UUID | str) -> str:

@@ -1,7 +1,7 @@
 """Match a writer's schema with a reader's: Avro's rules for names, aliases and types.
 
 Readers of values and of columns follow these rules, and so do verdicts about new schemas. Schemas are
-definitions, as `Parsed.of` returns them: a list of branches, or an object whose type is a word.
+definitions, as `ParsedSchema.of` returns them: a list of branches, or an object whose type is a word.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,20 +30,20 @@ def kind_of(schema: Json) -> str:
 
 def fits(writer: Json, reader: Json) -> bool:
     """Return whether the two are of one kind, and have one name and size if they have any."""
-    if kind_of(writer) != kind_of(reader) or not has_name_of(writer, reader):
+    if kind_of(writer) != kind_of(reader) or not has_matching_name(writer, reader):
         return False
     return writer["type"] != "fixed" or bool(writer["size"] == reader["size"])
 
 
-def has_name_of(writer: Json, reader: Json) -> bool:
+def has_matching_name(writer: Json, reader: Json) -> bool:
     """Return whether a reader's type has the writer's name, or an alias. The specification omits
     namespaces."""
-    if _is_of_full_name(writer, reader):
+    if _has_full_name(writer, reader):
         return True
     return _short(writer["name"]) == _short(reader["name"])
 
 
-def _is_of_full_name(writer: Json, reader: Json) -> bool:
+def _has_full_name(writer: Json, reader: Json) -> bool:
     if writer["type"] not in NAMED:
         return True
     return writer["name"] in (reader["name"], *reader.get("aliases", ()))
@@ -60,37 +60,37 @@ def candidates(writer: Json, branches: Sequence[Json]) -> list[int]:
     """
     kind = kind_of(writer)
     ranks = []
-    for place, branch in enumerate(branches):
-        if kind_of(branch) == kind and has_name_of(writer, branch):
-            ranks.append((0 if _is_of_full_name(writer, branch) else 1, place))
+    for index, branch in enumerate(branches):
+        if kind_of(branch) == kind and has_matching_name(writer, branch):
+            ranks.append((0 if _has_full_name(writer, branch) else 1, index))
         elif promotes(writer, branch):
-            ranks.append((2, place))
-    return [place for _, place in sorted(ranks)]
+            ranks.append((2, index))
+    return [index for _, index in sorted(ranks)]
 
 
-def chosen(writer: Json, branches: Sequence[Json]) -> int | None:
+def choose_branch(writer: Json, branches: Sequence[Json]) -> int | None:
     """The branch of a reader's union that reads a writer's type; None if there is none."""
-    for place in candidates(writer, branches):
-        if fits(writer, branches[place]) or promotes(writer, branches[place]):
-            return place
+    for index in candidates(writer, branches):
+        if fits(writer, branches[index]) or promotes(writer, branches[index]):
+            return index
     return None
 
 
 def sources(writer: Json, reader: Json) -> Mapping[str, int]:
-    """The places of the reader's fields by the names of the writer's that are read as them.
+    """The indexes of the reader's fields by the names of the writer's that are read as them.
 
     A field is read from the one of its name, or else of its first alias that no earlier field reads.
     """
-    written = {field["name"] for field in writer["fields"]}
-    own = {field["name"] for field in reader["fields"]}
-    places: dict[str, int] = {}
-    for place, field in enumerate(reader["fields"]):
-        aliases = (each for each in field.get("aliases", ()) if each not in own)
-        names = (each for each in (field["name"], *aliases) if each not in places)
-        source = next((each for each in names if each in written), None)
+    writer_names = {field["name"] for field in writer["fields"]}
+    reader_names = {field["name"] for field in reader["fields"]}
+    indexes: dict[str, int] = {}
+    for index, field in enumerate(reader["fields"]):
+        aliases = (each for each in field.get("aliases", ()) if each not in reader_names)
+        names = (each for each in (field["name"], *aliases) if each not in indexes)
+        source = next((each for each in names if each in writer_names), None)
         if source is not None:
-            places[source] = place
-    return places
+            indexes[source] = index
+    return indexes
 
 
 def faults(reader: Json, writer: Json) -> list[str]:
@@ -98,36 +98,36 @@ def faults(reader: Json, writer: Json) -> list[str]:
     kind = kind_of(reader)
     if kind != kind_of(writer):
         return [] if promotes(writer, reader) else ["TYPE_MISMATCH"]
-    found = []
-    if not has_name_of(writer, reader):
-        found.append("NAME_MISMATCH")
+    result = []
+    if not has_matching_name(writer, reader):
+        result.append("NAME_MISMATCH")
     if kind == "fixed" and reader["size"] != writer["size"]:
-        found.append("FIXED_SIZE_MISMATCH")
+        result.append("FIXED_SIZE_MISMATCH")
     has_default = kind == "enum" and reader.get("default") in reader["symbols"]
     if kind == "enum" and not has_default and missing_symbols(reader, writer):
-        found.append("MISSING_ENUM_SYMBOLS")
-    return found
+        result.append("MISSING_ENUM_SYMBOLS")
+    return result
 
 
 def missing_symbols(reader: Json, writer: Json) -> list[str]:
     """The symbols of a writer's enum that the reader's enum has not."""
-    known = set(reader["symbols"])
-    return [each for each in writer["symbols"] if each not in known]
+    reader_symbols = set(reader["symbols"])
+    return [each for each in writer["symbols"] if each not in reader_symbols]
 
 
 def missing_fields(reader: Json, writer: Json) -> list[int]:
-    """The places of a reader's fields that nothing was written for, and that have no default."""
+    """The indexes of a reader's fields that nothing was written for, and that have no default."""
     if not kind_of(reader) == kind_of(writer) == "record":
         return []
-    places = set(sources(writer, reader).values())
+    indexes = set(sources(writer, reader).values())
     return [
-        place
-        for place, field in enumerate(reader["fields"])
-        if place not in places and "default" not in field
+        index
+        for index, field in enumerate(reader["fields"])
+        if index not in indexes and "default" not in field
     ]
 
 
-def factor(writer: Json, reader: Json) -> float:
+def unit_factor(writer: Json, reader: Json) -> float:
     """The factor between units of time."""
     (theirs, ours) = (str(each.get("logicalType")).rpartition("-") for each in (writer, reader))
     if theirs[0] != ours[0] or not {theirs[2], ours[2]} <= _UNITS.keys():

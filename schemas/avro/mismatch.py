@@ -13,9 +13,9 @@ class SchemaMismatch(ValueError):
     `path` leads to it from the outside, as Python would write it: `.lines[3].price`.
     """
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
         self.path = ""
 
     def within(self, step: str) -> Self:
@@ -24,12 +24,12 @@ class SchemaMismatch(ValueError):
         return self
 
     def __str__(self) -> str:
-        return f"at {self.path}: {self.what}" if self.path else self.what
+        return f"at {self.path}: {self.reason}" if self.path else self.reason
 
 
 def describe(value: Any) -> str:
     """A value in a few words, with its type."""
     if value is None or isinstance(value, bool):
         return repr(value)
-    shown = " ".join(_short.repr(value).splitlines())  # of tables it has several lines
-    return f"{type(value).__name__} {shown}"
+    text = " ".join(_short.repr(value).splitlines())  # of tables it has several lines
+    return f"{type(value).__name__} {text}"

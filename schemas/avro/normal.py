@@ -33,45 +33,45 @@ def _type(kind: Json, namespace: str) -> Json:
     if isinstance(kind, list):
         return [_type(each, namespace) for each in kind]
     name = kind["type"]
-    made: dict[str, Any] = {"type": name}
+    result: dict[str, Any] = {"type": name}
     own = namespace
     if name in NAMED:
-        own, _, made["name"] = kind["name"].rpartition(".")
+        own, _, result["name"] = kind["name"].rpartition(".")
         if own != namespace:
-            made["namespace"] = own
+            result["namespace"] = own
         if kind.get("doc"):
-            made["doc"] = kind["doc"]
+            result["doc"] = kind["doc"]
     if name in RECORDS:
-        made["fields"] = [_field(each, own) for each in kind["fields"]]
+        result["fields"] = [_field(each, own) for each in kind["fields"]]
     elif name == "enum":
-        made["symbols"] = kind["symbols"]
+        result["symbols"] = kind["symbols"]
         if "default" in kind:
-            made["default"] = kind["default"]
+            result["default"] = kind["default"]
     elif name == "fixed":
-        made["size"] = kind["size"]
+        result["size"] = kind["size"]
     elif name in ("array", "map"):
         inner = "items" if name == "array" else "values"
-        made[inner] = _type(kind[inner], namespace)
-    made |= _attributes(kind, _TYPE | {"default"} if name == "enum" else _TYPE)
+        result[inner] = _type(kind[inner], namespace)
+    result |= _attributes(kind, _TYPE | {"default"} if name == "enum" else _TYPE)
     if kind.get("aliases"):
         aliases = (each.rpartition(".") for each in sorted(set(kind["aliases"])))
-        made["aliases"] = [
+        result["aliases"] = [
             short if space == own else f"{space}.{short}" for space, _, short in aliases
         ]
-    return made
+    return result
 
 
 def _field(field: Json, namespace: str) -> Json:
-    made = {"name": field["name"], "type": _type(field["type"], namespace)}
+    result = {"name": field["name"], "type": _type(field["type"], namespace)}
     if field.get("doc") is not None:
-        made["doc"] = field["doc"]
+        result["doc"] = field["doc"]
     if "default" in field:
-        made["default"] = field["default"]
+        result["default"] = field["default"]
     if field.get("order", "ascending") != "ascending":
-        made["order"] = field["order"]
+        result["order"] = field["order"]
     if field.get("aliases"):
-        made["aliases"] = sorted(set(field["aliases"]))
-    return made | _attributes(field, _FIELD)
+        result["aliases"] = sorted(set(field["aliases"]))
+    return result | _attributes(field, _FIELD)
 
 
 def _attributes(kind: Json, known: frozenset[str]) -> dict[str, Any]:

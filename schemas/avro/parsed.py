@@ -8,7 +8,7 @@ from folkmoot.schemas.avro.identity import NAMED, PRIMITIVES
 _PRIMITIVE = {kind: {"type": kind} for kind in PRIMITIVES}
 
 
-class Parsed:
+class ParsedSchema:
     """A schema, and the types that it names, by their full names."""
 
     def __init__(self, text: str) -> None:

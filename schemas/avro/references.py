@@ -20,7 +20,7 @@ def resolve(schema: Schema, references: Sequence[str] = (), *, strict: bool = Tr
     text = canonical(schema, known=types, strict=strict)
     if types:
         try:
-            text = dump(_Writer(types).written(json.loads(text), ""))
+            text = dump(_Writer(types).write(json.loads(text), ""))
         except RecursionError:
             raise InvalidSchema("the schema's references are nested too deeply") from None
     if strict:
@@ -33,36 +33,36 @@ def definitions(references: Sequence[str]) -> dict[str, Json]:
 
     Raises InvalidSchema for what is no schema, and for a type that is missing or defined in two ways.
     """
-    found: dict[str, Json] = {}
+    types: dict[str, Json] = {}
     for number, text in enumerate(references):
         own: dict[str, Json] = {}
         try:
-            _flattened(json.loads(canonical(text, known=found, strict=False)), own)
+            _flatten(json.loads(canonical(text, known=types, strict=False)), own)
         except InvalidSchema as error:
             raise InvalidSchema(f"reference {number + 1}: {error}") from None
         for name, kind in own.items():
-            if found.setdefault(name, kind) != kind:
+            if types.setdefault(name, kind) != kind:
                 raise InvalidSchema(f"two references define the type {name} in different ways")
-    return found
+    return types
 
 
-def _flattened(kind: Json, found: dict[str, Json]) -> Json:
-    """The type with names for all named types in it, whose definitions go into `found`."""
+def _flatten(kind: Json, types: dict[str, Json]) -> Json:
+    """The type with names for all named types in it, whose definitions go into `types`."""
     if isinstance(kind, list):
-        return [_flattened(each, found) for each in kind]
+        return [_flatten(each, types) for each in kind]
     if not isinstance(kind, dict):
         return kind
-    made = {key: value for key, value in kind.items() if key != "namespace"}
+    result = {key: value for key, value in kind.items() if key != "namespace"}
     for inner in ("items", "values"):
         if kind["type"] == {"items": "array", "values": "map"}[inner]:
-            made[inner] = _flattened(kind[inner], found)
+            result[inner] = _flatten(kind[inner], types)
     if kind["type"] in RECORDS:
-        made["fields"] = [
-            field | {"type": _flattened(field["type"], found)} for field in kind["fields"]
+        result["fields"] = [
+            field | {"type": _flatten(field["type"], types)} for field in kind["fields"]
         ]
     if kind["type"] not in NAMED:
-        return made
-    found[kind["name"]] = made
+        return result
+    types[kind["name"]] = result
     return kind["name"]
 
 
@@ -70,27 +70,27 @@ class _Writer:
     """Writes each type where it is needed first, and its name from then on."""
 
     def __init__(self, types: Mapping[str, Json]) -> None:
-        self._left = dict(types)
+        self._unwritten = dict(types)
 
-    def written(self, kind: Json, namespace: str) -> Json:
+    def write(self, kind: Json, namespace: str) -> Json:
         if isinstance(kind, list):
-            return [self.written(each, namespace) for each in kind]
+            return [self.write(each, namespace) for each in kind]
         if isinstance(kind, str):
-            if kind not in self._left:
+            if kind not in self._unwritten:
                 return kind
-            kind = self._left.pop(kind)
-        made = dict(kind)
+            kind = self._unwritten.pop(kind)
+        result = dict(kind)
         if kind["type"] == "array":
-            made["items"] = self.written(kind["items"], namespace)
+            result["items"] = self.write(kind["items"], namespace)
         elif kind["type"] == "map":
-            made["values"] = self.written(kind["values"], namespace)
+            result["values"] = self.write(kind["values"], namespace)
         elif kind["type"] in NAMED:
             own = kind["name"].rpartition(".")[0]
-            made.pop("namespace", None)
+            result.pop("namespace", None)
             if namespace and not own:
-                made["namespace"] = ""
+                result["namespace"] = ""
             if kind["type"] in RECORDS:
-                made["fields"] = [
-                    field | {"type": self.written(field["type"], own)} for field in kind["fields"]
+                result["fields"] = [
+                    field | {"type": self.write(field["type"], own)} for field in kind["fields"]
                 ]
-        return made
+        return result

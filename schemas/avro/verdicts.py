@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from folkmoot.schemas.avro.defaults import Json
 from folkmoot.schemas.avro.matching import candidates, faults, kind_of, missing_fields, sources
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 
 MAX_STEPS = 300_000
 """Types that are compared, in a second or two. Two unions of 500 types each need as many."""
@@ -41,9 +41,9 @@ class Pair(NamedTuple):
 
 
 class Verdicts:
-    """The verdicts about all pairs of two schemas that meet. Types are given as `Parsed.of` has them."""
+    """The verdicts about all pairs of two schemas that meet. Types are as `ParsedSchema.of` has them."""
 
-    def __init__(self, reader: Parsed, writer: Parsed) -> None:
+    def __init__(self, reader: ParsedSchema, writer: ParsedSchema) -> None:
         """Raises TooManyPairs."""
         self._reader = reader
         self._writer = writer
@@ -68,12 +68,12 @@ class Verdicts:
         """The pairs that a pair without faults needs: all of them, or one if it `is_choice`."""
         reader, writer = pair.reader, pair.writer
         if isinstance(writer, list):
-            for place, branch in enumerate(writer):
-                yield Pair(reader, self._writer.of(branch), "", f"/{place}")
+            for index, branch in enumerate(writer):
+                yield Pair(reader, self._writer.of(branch), "", f"/{index}")
         elif isinstance(reader, list):
             branches = [self._reader.of(each) for each in reader]
-            for place in candidates(writer, branches):
-                yield Pair(branches[place], writer, f"/{place}", "")
+            for index in candidates(writer, branches):
+                yield Pair(branches[index], writer, f"/{index}", "")
         elif kind_of(reader) == kind_of(writer):
             if reader["type"] == "array":
                 yield self._pair(reader["items"], writer["items"], "/items", "/items")
@@ -83,14 +83,14 @@ class Verdicts:
                 yield from self._fields(reader, writer)
 
     def _fields(self, reader: Json, writer: Json) -> Iterator[Pair]:
-        places = sources(writer, reader)
-        written = {field["name"]: place for place, field in enumerate(writer["fields"])}
-        for name, place in sorted(places.items(), key=lambda item: item[1]):
+        reader_indexes = sources(writer, reader)
+        writer_indexes = {field["name"]: index for index, field in enumerate(writer["fields"])}
+        for name, index in sorted(reader_indexes.items(), key=lambda item: item[1]):
             yield self._pair(
-                reader["fields"][place]["type"],
-                writer["fields"][written[name]]["type"],
-                f"/fields/{place}/type",
-                f"/fields/{written[name]}/type",
+                reader["fields"][index]["type"],
+                writer["fields"][writer_indexes[name]]["type"],
+                f"/fields/{index}/type",
+                f"/fields/{writer_indexes[name]}/type",
             )
 
     def _pair(self, reader: Json, writer: Json, path: str, writer_path: str) -> Pair:

@@ -66,9 +66,9 @@ cdef class Memory:
 
 cdef Memory memory_of(void *data, Py_ssize_t size):
     """Takes the bytes over."""
-    made = Memory()
-    made._data, made._size = <char *> data, size
-    return made
+    memory = Memory()
+    memory._data, memory._size = <char *> data, size
+    return memory
 
 
 cdef void *allocated(size_t size) except NULL:
@@ -84,10 +84,10 @@ cdef class Program:
     cdef Node *nodes
     cdef int32_t loaded
     cdef int32_t failed  # the node at which the last row failed
-    cdef list _kept
+    cdef list _referenced
 
     def __cinit__(self, *_):
-        self._kept = []
+        self._referenced = []
 
     def __dealloc__(self):
         for at in range(self.loaded):
@@ -105,14 +105,14 @@ cdef class Program:
             node = nodes[self.loaded]
             into = &self.nodes[self.loaded]
             data, children = node.data, node.children
-            self._kept.append(data)
+            self._referenced.append(data)
             into.op, into.column, into.size = node.op, node.column, node.size
             into.data, into.data_size = <const uint8_t *> PyBytes_AS_STRING(data), len(data)
             into.count = len(children)
             into.children = <int32_t *> allocated(len(children) * sizeof(int32_t))
             self.loaded += 1
-            for place in range(len(children)):
-                into.children[place] = children[place]
+            for index in range(len(children)):
+                into.children[index] = children[index]
 
     cdef inline int fail(self, int32_t at, int fault) noexcept:
         self.failed = at
@@ -141,15 +141,17 @@ cdef class Decoder(Program):
         self.level_count = levels
         self.levels[0].capacity = self.levels[0].count = rows
         self.columns = <Column *> allocated(len(columns) * sizeof(Column))
-        for at, given in enumerate(columns):
+        for at, definition in enumerate(columns):
             column = &self.columns[at]
-            column.kind, column.level, column.size = given.kind, given.level, given.size
-            column.width = given.size if given.kind == K_FIXED else program.WIDTHS.get(given.kind, 0)
+            column.kind, column.level, column.size = definition.kind, definition.level, definition.size
+            column.width = (
+                definition.size if definition.kind == K_FIXED else program.WIDTHS.get(definition.kind, 0)
+            )
             if column.kind == K_DECIMAL:
-                most = 10 ** given.size
+                most = 10 ** definition.size
                 column.most_high, column.most_low = most >> 64, most & 0xFFFFFFFFFFFFFFFF
             self.column_count = at + 1
-            if self.resized(column, 0, rows if given.level == 0 else 0):
+            if self.resized(column, 0, rows if definition.level == 0 else 0):
                 raise MemoryError(f"no memory for {rows} rows")
 
     def __dealloc__(self):
@@ -222,27 +224,27 @@ cdef class Decoder(Program):
 
         → the bad ones: row, id, GUID or None, node, fault. Raises MemoryError, and what `root_of` raises.
         """
-        cdef Py_buffer places, cells, missing
-        PyObject_GetBuffer(offsets, &places, PyBUF_SIMPLE)
+        cdef Py_buffer starts, cells, missing
+        PyObject_GetBuffer(offsets, &starts, PyBUF_SIMPLE)
         try:
             PyObject_GetBuffer(data, &cells, PyBUF_SIMPLE)
             try:
                 if nulls is None:
-                    return self.read_rows(&places, &cells, NULL, root_of)
+                    return self.read_rows(&starts, &cells, NULL, root_of)
                 PyObject_GetBuffer(nulls, &missing, PyBUF_SIMPLE)
                 try:
-                    return self.read_rows(&places, &cells, <const uint8_t *> missing.buf, root_of)
+                    return self.read_rows(&starts, &cells, <const uint8_t *> missing.buf, root_of)
                 finally:
                     PyBuffer_Release(&missing)
             finally:
                 PyBuffer_Release(&cells)
         finally:
-            PyBuffer_Release(&places)
+            PyBuffer_Release(&starts)
 
     cdef list read_rows(
-        self, Py_buffer *places, Py_buffer *cells, const uint8_t *nulls, object root_of
+        self, Py_buffer *starts, Py_buffer *cells, const uint8_t *nulls, object root_of
     ):
-        cdef const int64_t *offsets = <const int64_t *> places.buf
+        cdef const int64_t *offsets = <const int64_t *> starts.buf
         cdef const uint8_t *data = <const uint8_t *> cells.buf
         cdef int64_t row, last = -1, schema = -1
         cdef int32_t root = -1
@@ -311,8 +313,8 @@ cdef class Decoder(Program):
         cdef Column *column = &self.columns[node.column] if node.column >= 0 else NULL
         cdef int64_t number
         cdef int fault, child
-        cdef const uint8_t *kept_at
-        cdef const uint8_t *kept_end
+        cdef const uint8_t *saved_at
+        cdef const uint8_t *saved_end
         if node.op == INT or node.op == LONG:
             fault = self.varint(&number)
             if fault:
@@ -357,10 +359,10 @@ cdef class Decoder(Program):
         if node.op == ARRAY:
             return self.items(at, column, slot, depth)
         if node.op == CONSTANT:
-            kept_at, kept_end = self.at, self.end
+            saved_at, saved_end = self.at, self.end
             self.at, self.end = node.data, node.data + node.data_size
             fault = self.read(node.children[0], slot, depth)
-            self.at, self.end = kept_at, kept_end
+            self.at, self.end = saved_at, saved_end
             return fault
         if node.op == NULL_:
             return 0
@@ -445,7 +447,7 @@ cdef class Decoder(Program):
     cdef int items(self, int32_t at, Column *column, int64_t slot, int depth) noexcept:
         cdef Node *node = &self.nodes[at]
         cdef Level *level = NULL if column == NULL else &self.levels[column.size]
-        cdef int64_t begun = 0 if level == NULL else level.count
+        cdef int64_t first_item = 0 if level == NULL else level.count
         cdef int64_t count, size, inner, left = MAX_EMPTY_ITEMS
         cdef int fault
         if depth > MAX_DEPTH:
@@ -477,7 +479,7 @@ cdef class Decoder(Program):
                     return fault
         if column != NULL:
             column.valid[slot] = 1
-            column.lengths[slot] = <int32_t> (level.count - begun)
+            column.lengths[slot] = <int32_t> (level.count - first_item)
         return 0
 
     # -- what was read ------------------------------------------------------------------------------
@@ -502,13 +504,13 @@ cdef class Decoder(Program):
     cdef Memory offsets(self, Column *column, int64_t count):
         cdef int64_t slot, total = 0
         cdef int32_t *into = <int32_t *> allocated((count + 1) * sizeof(int32_t))
-        made = memory_of(into, (count + 1) * sizeof(int32_t))
+        memory = memory_of(into, (count + 1) * sizeof(int32_t))
         for slot in range(count):
             total += column.lengths[slot]
             if total > MOST:
                 raise OverflowError("a column would have more than 2 GiB")
             into[slot + 1] = <int32_t> total
-        return made
+        return memory
 
     cdef Memory joined(self, Column *column, int64_t count):
         cdef int64_t slot, total = 0
@@ -518,11 +520,11 @@ cdef class Decoder(Program):
         into = <char *> malloc(total + 1)
         if into == NULL:
             raise MemoryError(f"no memory for {total} bytes of a column")
-        made = memory_of(into, total)
+        memory = memory_of(into, total)
         for slot in range(count):
             memcpy(into, column.starts[slot], column.lengths[slot])
             into += column.lengths[slot]
-        return made
+        return memory
 
 
 cdef bint is_text(const uint8_t *start, int64_t size) noexcept:
@@ -599,13 +601,13 @@ cdef class Encoder(Program):
     def __cinit__(self, list sources):
         cdef Source *source
         self.sources = <Source *> allocated(len(sources) * sizeof(Source))
-        for at, given in enumerate(sources):
-            self._kept.append(given)
+        for at, definition in enumerate(sources):
+            self._referenced.append(definition)
             source = &self.sources[at]
-            source.kind, source.offset, source.width = given.kind, given.offset, given.size
-            source.valid = address_of(given.valid)
-            source.values = address_of(given.values)
-            source.offsets = <const int32_t *> address_of(given.offsets)
+            source.kind, source.offset, source.width = definition.kind, definition.offset, definition.size
+            source.valid = address_of(definition.valid)
+            source.values = address_of(definition.values)
+            source.offsets = <const int32_t *> address_of(definition.offsets)
             if source.offsets != NULL:
                 source.offsets += source.offset
 
@@ -620,18 +622,18 @@ cdef class Encoder(Program):
         cdef int fault = 0
         cdef int64_t size = len(frame)
         cdef int32_t *offsets = <int32_t *> allocated((rows + 1) * sizeof(int32_t))
-        places = memory_of(offsets, (rows + 1) * sizeof(int32_t))
+        starts = memory_of(offsets, (rows + 1) * sizeof(int32_t))
         for row in range(rows):
             fault = self.put(PyBytes_AS_STRING(frame), size) or self.write(root, row)
             if fault == E_MEMORY:
                 raise MemoryError(f"no memory for {rows} values")
             if fault:
-                return places, memory_of(NULL, 0), (row, self.failed, fault)
+                return starts, memory_of(NULL, 0), (row, self.failed, fault)
             if self.used > MOST:
                 raise OverflowError(f"{rows} values have more than 2 GiB")
             offsets[row + 1] = <int32_t> self.used
         data, self.out = memory_of(self.out, self.used), NULL
-        return places, data, None
+        return starts, data, None
 
     cdef inline int need(self, int64_t size) noexcept:
         cdef void *grown
@@ -737,7 +739,7 @@ cdef class Encoder(Program):
     cdef int decimal(self, int32_t at, const uint8_t *value) noexcept:
         """Arrow's little-endian number as the shortest big-endian one, or of the size of the fixed."""
         cdef Node *node = &self.nodes[at]
-        cdef int64_t size = 16, place
+        cdef int64_t size = 16, index
         cdef uint8_t fill = 0xFF if value[15] & 0x80 else 0
         cdef uint8_t byte
         while size > 1 and value[size - 1] == fill and (value[size - 2] ^ fill) < 0x80:
@@ -748,8 +750,8 @@ cdef class Encoder(Program):
             size = node.size
         elif self.varint(size):
             return E_MEMORY
-        for place in range(size - 1, -1, -1):
-            byte = value[place] if place < 16 else fill
+        for index in range(size - 1, -1, -1):
+            byte = value[index] if index < 16 else fill
             if self.put(&byte, 1):
                 return E_MEMORY
         return 0

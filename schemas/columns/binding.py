@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from folkmoot.protocol.errors import SerializationError
 from folkmoot.schemas.avro.defaults import Json
 from folkmoot.schemas.columns.extra import pa, pc
-from folkmoot.schemas.columns.layout import Layout, Shape, texts
+from folkmoot.schemas.columns.layout import Layout, Shape, string_array
 from folkmoot.schemas.columns.program import WIDTHS, Kind
 from folkmoot.schemas.values.encoding import default_body
 from folkmoot.schemas.values.program import OPS, Node, Op
@@ -30,15 +30,15 @@ class Source(NamedTuple):
 class Binding:
     """The nodes that write some rows as values of a schema, and the sources that they read."""
 
-    def __init__(self, layout: Layout, array: Any, begun: int = 0) -> None:
+    def __init__(self, layout: Layout, array: Any, first_row: int = 0) -> None:
         """Raises SerializationError for columns that are not those of the schema.
 
-        `begun`: rows before the first one, for what it says.
+        `first_row`: rows before the first one, for what it says.
         """
         self.nodes: list[Node] = []
         self.sources: list[Source] = []
         self._layout = layout
-        self._begun = begun
+        self._first_row = first_row
         self.root = self._node(layout.parsed.root, layout.root, array, "")
 
     def _add(self, op: Op, where: str, column: int = -1, size: int = 0, data: bytes = b"") -> int:
@@ -85,11 +85,13 @@ class Binding:
     def _record(self, s: Json, shape: Shape, array: Any, where: str) -> int:
         if not pa.types.is_struct(array.type):
             raise SerializationError(f"{where or 'value'}: a struct is wanted, not {array.type}")
-        names = [array.type.field(place).name for place in range(array.type.num_fields)]
+        names = [array.type.field(index).name for index in range(array.type.num_fields)]
         unknown = [name for name in names if name not in {each["name"] for each in s["fields"]}]
         if unknown or len(set(names)) != len(names):
-            said = ", ".join(unknown) or "a column twice"
-            raise SerializationError(f"{where or 'the table'} has {said}: {s['name']} has not")
+            unknown_names = ", ".join(unknown) or "a column twice"
+            raise SerializationError(
+                f"{where or 'the table'} has {unknown_names}: {s['name']} has not"
+            )
         node = self._add(Op.RECORD, where, self._source(Kind.GROUP, array))
         for field, inner in zip(s["fields"], shape.children, strict=True):
             inside = f"{where}.{field['name']}" if where else field["name"]
@@ -120,13 +122,13 @@ class Binding:
                 array = pa.nulls(len(array), shape.type)
             if not pa.types.is_struct(array.type):
                 raise SerializationError(f"{where}: {shape.type} is wanted, not {array.type}")
-            members = [array.type.field(place).name for place in range(array.type.num_fields)]
-            if members != [f"member{place}" for place in range(len(values))]:
+            members = [array.type.field(index).name for index in range(array.type.num_fields)]
+            if members != [f"member{index}" for index in range(len(values))]:
                 raise SerializationError(f"{where}: {shape.type} is wanted, not {array.type}")
             self.nodes[node].column = self._source(Kind.GROUP, array)
-            for place, number in enumerate(values):
-                inner = shape.children[place]
-                children[number] = self._node(s[number], inner, array.field(place), where)
+            for index, number in enumerate(values):
+                inner = shape.children[index]
+                children[number] = self._node(s[number], inner, array.field(index), where)
         self.nodes[node].children = children
         return node
 
@@ -144,7 +146,7 @@ class Binding:
         kind, size = self._layout.columns[shape.column].kind, s.get("size", 0)
         array = _cast(array, shape.type, where)
         if shape.symbols:
-            numbers = pc.index_in(array, value_set=texts(shape.symbols))
+            numbers = pc.index_in(array, value_set=string_array(shape.symbols))
             fits = pc.or_(numbers.is_valid(), array.is_null())
             self._check(shape, fits, array, where, f"is no symbol of {s['name']}")
             array = numbers
@@ -158,13 +160,13 @@ class Binding:
         column = self._source(kind, array, WIDTHS.get(kind, size))
         return self._add(OPS[s["type"]], where, column, size)
 
-    def _check(self, shape: Shape, fits: Any, array: Any, where: str, what: str) -> None:
+    def _check(self, shape: Shape, fits: Any, array: Any, where: str, reason: str) -> None:
         if not len(fits) or pc.all(fits).as_py():
             return
-        place = pc.index(fits, False).as_py()
+        index = pc.index(fits, False).as_py()
         is_row = self._layout.columns[shape.column].level == 0
-        row = f"row {self._begun + place}: " if is_row else ""
-        raise SerializationError(f"{row}{where}: {str(array[place])!r:.80} {what}")
+        row = f"row {self._first_row + index}: " if is_row else ""
+        raise SerializationError(f"{row}{where}: {str(array[index])!r:.80} {reason}")
 
 
 def _cast(array: Any, target: Any, where: str) -> Any:
@@ -172,18 +174,24 @@ def _cast(array: Any, target: Any, where: str) -> Any:
     if array.type == target:
         return array
     kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
-    given, wanted = _family(kind), _family(target)
-    is_number = given == "whole number" and wanted in _NUMBERED
-    is_other = given != wanted and (given, wanted) != ("bytes", "fixed") and not is_number
-    if is_other or (given == wanted == "number" and kind.bit_width > target.bit_width):
+    source_family, target_family = _family(kind), _family(target)
+    is_number = source_family == "whole number" and target_family in _NUMBERED
+    is_other = (
+        source_family != target_family
+        and (source_family, target_family) != ("bytes", "fixed")
+        and not is_number
+    )
+    if is_other or (
+        source_family == target_family == "number" and kind.bit_width > target.bit_width
+    ):
         raise SerializationError(f"{where}: {target} is wanted, not {array.type}: cast it first")
-    if is_number and wanted != "number":
+    if is_number and target_family != "number":
         target = pa.int32() if target.bit_width == 32 else pa.int64()
     try:
         return array.cast(target)
     except pa.ArrowException as error:
-        said = " ".join(str(error).split())
-        raise SerializationError(f"{where}: {array.type} is not all {target}: {said}") from None
+        reason = " ".join(str(error).split())
+        raise SerializationError(f"{where}: {array.type} is not all {target}: {reason}") from None
 
 
 _FAMILIES = {
@@ -204,7 +212,7 @@ _NUMBERED = frozenset({"number", "date", "time of day", "instant", "local time"}
 
 
 def _family(kind: Any) -> str:
-    for name, are in _FAMILIES.items():
-        if any(is_one(kind) for is_one in are):
+    for name, predicates in _FAMILIES.items():
+        if any(is_member(kind) for is_member in predicates):
             return name
     return str(kind)

@@ -16,10 +16,10 @@ from folkmoot.protocol.errors import (
     SerializationError,
 )
 from folkmoot.schemas.avro.identity import Schema, canonical
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 from folkmoot.schemas.columns.extra import _speedups, pa
-from folkmoot.schemas.columns.layout import Layout, Shape, texts
-from folkmoot.schemas.columns.program import SAID, WIDTHS, Fault, Kind
+from folkmoot.schemas.columns.layout import Layout, Shape, string_array
+from folkmoot.schemas.columns.program import MESSAGES, WIDTHS, Fault, Kind
 from folkmoot.schemas.values.derivation import avro_schema
 from folkmoot.schemas.values.deserializer import SchemaLookup
 from folkmoot.schemas.values.program import Node
@@ -67,10 +67,10 @@ class ColumnDeserializer:
             text = canonical(schema, strict=False)
         self._schemas = schemas
         self._subject = subject
-        parsed = Parsed(text)
+        parsed = ParsedSchema(text)
         if fields is not None and isinstance(parsed.root, dict) and "fields" in parsed.root:
-            chosen = [each for each in parsed.root["fields"] if each["name"] in fields]
-            parsed.root = parsed.root | {"fields": chosen}
+            selected = [each for each in parsed.root["fields"] if each["name"] in fields]
+            parsed.root = parsed.root | {"fields": selected}
         self._layout = Layout(parsed)
         self.arrow_schema: pa.Schema = self._layout.schema
         self._lock = threading.Lock()
@@ -123,7 +123,9 @@ class ColumnDeserializer:
         kind = pa.struct(list(self.arrow_schema))
         rows = pa.Array.from_buffers(kind, count, [None], children=arrays)
         return pa.RecordBatch.from_struct_array(rows), [
-            BadRow(row, _id(number), _said(cells, row, number, node, fault, nodes, unknown))
+            BadRow(
+                row, _id(number), _error_message(cells, row, number, node, fault, nodes, unknown)
+            )
             for row, number, node, fault in bad
         ]
 
@@ -138,28 +140,28 @@ class ColumnDeserializer:
         with self._lock:
             if number in roots:
                 return roots[number]
-        named = UUID(bytes=number) if isinstance(number, bytes) else number
-        text = self._schemas.resolved(named, subject=self._subject)
+        identifier = UUID(bytes=number) if isinstance(number, bytes) else number
+        text = self._schemas.resolved(identifier, subject=self._subject)
         with self._lock:
-            before = len(nodes)
+            node_count = len(nodes)
             try:
                 roots[number] = resolve(
                     nodes,
-                    Parsed(text),
+                    ParsedSchema(text),
                     self._layout.parsed,
                     self._layout.root,
                     of_any_name=self._of_any_name,
                 )
             except (ValueError, KeyError, TypeError, RecursionError) as error:
-                del nodes[before:]
-                said = f"schema {named} cannot be used: {error!r:.200}"
-                raise SerializationError(said) from None
+                del nodes[node_count:]
+                message = f"schema {identifier} cannot be used: {error!r:.200}"
+                raise SerializationError(message) from None
             if nodes is self._nodes and len(roots) >= MAX_PROGRAMS:
                 self._nodes, self._roots = [], {}
             return roots[number]
 
 
-def _said(
+def _error_message(
     cells: BinaryColumn,
     row: int,
     number: int | bytes | None,
@@ -177,10 +179,10 @@ def _said(
         return ""
     if fault == Fault.SCHEMA:
         return unknown[number]
-    said = nodes[node].data.decode() if fault == Fault.FAIL else SAID[Fault(fault)]
+    message = nodes[node].data.decode() if fault == Fault.FAIL else MESSAGES[Fault(fault)]
     where = f"{nodes[node].where}: " if nodes[node].where else ""
-    named = UUID(bytes=number) if isinstance(number, bytes) else number
-    return f"schema {named}: {where}{said}"
+    identifier = UUID(bytes=number) if isinstance(number, bytes) else number
+    return f"schema {identifier}: {where}{message}"
 
 
 def _id(number: int | bytes | None) -> int | None:
@@ -203,8 +205,8 @@ def _cells(values: Any) -> BinaryColumn:
     if values.null_count:
         bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
         nulls = bits[start : start + count] == 0
-    places = np.frombuffer(offsets, np.int32)[start : start + count + 1]
-    return BinaryColumn(places, b"" if data is None else memoryview(data), nulls)
+    starts = np.frombuffer(offsets, np.int32)[start : start + count + 1]
+    return BinaryColumn(starts, b"" if data is None else memoryview(data), nulls)
 
 
 # -- arrays -------------------------------------------------------------------------------------------
@@ -232,7 +234,7 @@ def _array(layout: Layout, decoder: Any, shape: Shape, count: int) -> pa.Array:
         return pa.Array.from_buffers(shape.type, count, buffers, nulls, 0, children)
     if shape.symbols:
         numbers = pa.Array.from_buffers(pa.int32(), count, [validity, pa.py_buffer(values)], nulls)
-        symbols = texts(shape.symbols)
+        symbols = string_array(shape.symbols)
         return pa.DictionaryArray.from_arrays(numbers, symbols).dictionary_decode()
     if column.kind is Kind.BOOLEAN:
         values = np.packbits(np.frombuffer(values, np.bool_, count), bitorder="little")

@@ -12,7 +12,7 @@ import numpy as np
 from folkmoot.protocol.columns import BinaryColumn
 from folkmoot.protocol.errors import InvalidSchema
 from folkmoot.schemas.avro.defaults import Json
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 from folkmoot.schemas.columns.extra import pa
 from folkmoot.schemas.columns.program import Column, Kind
 
@@ -54,7 +54,7 @@ class Shape(NamedTuple):
 class Layout:
     """The columns of a schema. Raises InvalidSchema for a type that contains itself, and for too many."""
 
-    def __init__(self, parsed: Parsed) -> None:
+    def __init__(self, parsed: ParsedSchema) -> None:
         self.parsed = parsed
         self.columns: list[Column] = []
         self.levels = 1
@@ -130,8 +130,8 @@ class Layout:
             return Shape(pa.binary(schema["size"]), self._column(Kind.FIXED, level, schema["size"]))
         logical = schema.get("logicalType")
         if isinstance(logical, str) and (kind, logical) in _LOGICAL:
-            where, arrow, size = _LOGICAL[kind, logical]
-            return Shape(arrow, self._column(where, level, size))
+            column_kind, arrow, size = _LOGICAL[kind, logical]
+            return Shape(arrow, self._column(column_kind, level, size))
         plain, arrow = _PRIMITIVE[kind]
         return Shape(arrow, self._column(plain, level))
 
@@ -146,8 +146,8 @@ def decimal_of(schema: Json) -> tuple[int, int] | None:
     return (digits, scale) if 0 < digits <= MAX_DIGITS else None
 
 
-def texts(given: Sequence[str]) -> pa.Array:
+def string_array(strings: Sequence[str]) -> pa.Array:
     """An array of strings; `pa.array` would import pandas."""
-    cells = BinaryColumn.of([each.encode() for each in given])
+    cells = BinaryColumn.of([each.encode() for each in strings])
     buffers = [None, pa.py_buffer(cells.offsets.astype(np.int32)), pa.py_buffer(cells.data)]
-    return pa.Array.from_buffers(pa.string(), len(given), buffers)
+    return pa.Array.from_buffers(pa.string(), len(strings), buffers)

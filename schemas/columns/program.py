@@ -61,7 +61,7 @@ class Fault(IntEnum):
     SIZE = 18
 
 
-SAID = {
+MESSAGES = {
     Fault.CUT: "the bytes end within it",
     Fault.LEFT_OVER: "bytes are left over behind the value",
     Fault.VARINT: "a number has more than 64 bits",

@@ -4,11 +4,11 @@ from typing import Any, Final
 
 from folkmoot.protocol.errors import BatchTooLarge, SerializationError
 from folkmoot.schemas.avro.identity import Schema, canonical
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 from folkmoot.schemas.columns.binding import Binding
 from folkmoot.schemas.columns.extra import _speedups, pa
 from folkmoot.schemas.columns.layout import Layout
-from folkmoot.schemas.columns.program import SAID, Fault
+from folkmoot.schemas.columns.program import MESSAGES, Fault
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.schemas.values.serializer import MAX_PREPARED, AvroSerializer
 from folkmoot.schemas.values.wire import FRAME, MAGIC
@@ -25,7 +25,7 @@ class ColumnEncoder:
     def __init__(self, schema: Schema, schema_id: int) -> None:
         """Raises InvalidSchema, also for a schema that contains itself."""
         self.schema_id = schema_id
-        self._layout = Layout(Parsed(canonical(schema, strict=False)))
+        self._layout = Layout(ParsedSchema(canonical(schema, strict=False)))
         self.arrow_schema: pa.Schema = self._layout.schema
 
     def __call__(self, rows: "pa.Table | pa.RecordBatch | pa.StructArray") -> Any:
@@ -35,15 +35,15 @@ class ColumnEncoder:
         the values of a chunk have more than 2 GiB.
         """
         if not isinstance(rows, pa.Table):
-            return self._encoded(rows, 0)
-        chunks, begun = [], 0
+            return self._encode(rows, 0)
+        chunks, first_row = [], 0
         for batch in rows.to_batches():
-            chunks.append(self._encoded(batch, begun))
-            begun += len(batch)
+            chunks.append(self._encode(batch, first_row))
+            first_row += len(batch)
         return pa.chunked_array(chunks, pa.binary())
 
-    def _encoded(self, rows: Any, begun: int) -> Any:
-        """`begun`: rows before the first one, for what an error says."""
+    def _encode(self, rows: Any, first_row: int) -> Any:
+        """`first_row`: rows before the first one, for what an error says."""
         array = rows.to_struct_array() if isinstance(rows, pa.RecordBatch) else rows
         if not isinstance(array, pa.StructArray):
             raise TypeError(f"rows must be an Arrow table, not {type(rows).__name__}")
@@ -51,20 +51,20 @@ class ColumnEncoder:
             if [field.name for field in array.type] != ["value"]:
                 raise SerializationError("the schema is no record: give one column, value")
             array = array.field(0)
-        bound = Binding(self._layout, array, begun)
+        binding = Binding(self._layout, array, first_row)
         if not len(array):  # Arrow has no buffer of no memory, and ends the process
             return pa.array([], pa.binary())
-        encoder = _speedups.Encoder(bound.sources)
-        encoder.load(bound.nodes)
+        encoder = _speedups.Encoder(binding.sources)
+        encoder.load(binding.nodes)
         frame = FRAME.pack(MAGIC, self.schema_id)
         try:
-            offsets, data, failed = encoder.run(bound.root, len(array), frame)
+            offsets, data, failure = encoder.run(binding.root, len(array), frame)
         except OverflowError as error:
             raise BatchTooLarge(f"{error}; encode fewer rows at a time") from None
-        if failed is not None:
-            row, node, fault = failed
-            where = bound.nodes[node].where or "value"
-            raise SerializationError(f"row {begun + row}: {where}: {SAID[Fault(fault)]}")
+        if failure is not None:
+            row, node, fault = failure
+            where = binding.nodes[node].where or "value"
+            raise SerializationError(f"row {first_row + row}: {where}: {MESSAGES[Fault(fault)]}")
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         return pa.Array.from_buffers(pa.binary(), len(array), buffers, 0)
 

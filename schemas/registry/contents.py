@@ -53,30 +53,30 @@ class Contents:
         self._contents: Cache[Content] = Cache(MAX_CACHED_CHARACTERS)
         self._resolved: Cache[str] = Cache(MAX_CACHED_CHARACTERS)
 
-    def known(self, context: str, number: int) -> Content | None:
+    def cached(self, context: str, number: int) -> Content | None:
         """Return a cached schema."""
         return self._contents.get((context, number))
 
-    def known_resolved(self, context: str, number: int) -> str | None:
+    def cached_resolved(self, context: str, number: int) -> str | None:
         """The same, of `resolved`."""
         return self._resolved.get((context, number))
 
     def content(self, context: str, number: int) -> Recipe[Content]:
         """All that an id names. Raises SchemaNotFound, Malformed."""
-        found = self.known(context, number)
-        if found is None:
-            found = yield from content_of(context, number)
-            if found is None:
+        content = self.cached(context, number)
+        if content is None:
+            content = yield from content_of(context, number)
+            if content is None:
                 raise unknown_id(context, number)
-            self.keep(context, number, found)
-        return found
+            self.cache(context, number, content)
+        return content
 
-    def keep(self, context: str, number: int, content: Content) -> None:
+    def cache(self, context: str, number: int, content: Content) -> None:
         self._contents.put((context, number), content, 500 + len(content.schema))
 
     def resolved(self, context: str, number: int) -> Recipe[str]:
         """The schema that an id names, with all it refers to. Raises SchemaNotFound, Malformed."""
-        text = self.known_resolved(context, number)
+        text = self.cached_resolved(context, number)
         if text is None:
             content = yield from self.content(context, number)
             texts = yield from self.referred(context, content.references)

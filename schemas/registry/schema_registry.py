@@ -39,8 +39,8 @@ from folkmoot.protocol.errors import (
 )
 from folkmoot.schemas.avro.compatibility import LEVELS, Finding
 from folkmoot.schemas.avro.identity import Schema
+from folkmoot.schemas.registry.candidates import SchemaCandidate
 from folkmoot.schemas.registry.contents import Contents
-from folkmoot.schemas.registry.drafts import AvroDraft
 
 SESSION_TIMEOUT = 10.0
 ATTEMPTS = 3
@@ -69,7 +69,7 @@ class SchemaRegistry:
     """
 
     def __init__(self, zookeeper: str | Connect | Session, *, timeout: float | None = None) -> None:
-        self._given: Session | None = None
+        self._shared_session: Session | None = None
         self._connect: Connect | None = None
         if isinstance(zookeeper, str):
             limit = CONNECT_TIMEOUT if timeout is None else timeout
@@ -77,15 +77,15 @@ class SchemaRegistry:
         elif callable(zookeeper):
             self._connect = zookeeper
         else:
-            self._given = zookeeper
+            self._shared_session = zookeeper
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._own: Session | None = None
-        self._process = None if self._given is None else os.getpid()
+        self._own_session: Session | None = None
+        self._process = None if self._shared_session is None else os.getpid()
         """Whose the session is: its threads are not there in a forked child, which would wait for ever."""
         self._closed = False
         self._contents = Contents()
-        self._numbering = threading.Lock()
+        self._numbering_lock = threading.Lock()
 
     # -- registering and looking up ----------------------------------------------------------------
 
@@ -110,16 +110,16 @@ class SchemaRegistry:
         IncompatibleSchema, OperationNotPermitted.
         """
         name = parse_subject(subject)
-        draft = AvroDraft(
+        candidate = SchemaCandidate(
             self._contents, name.context, schema, references, metadata, rule_set, normalize
         )
 
         def recipe() -> Recipe[tuple[Version, Content]]:
             found, new = yield from register(
-                name, draft, number=id, version=version, turn=self._turn()
+                name, candidate, number=id, version=version, turn=self._hold_numbering_lock()
             )
             if new is not None:
-                self._contents.keep(name.context, found.id, new)
+                self._contents.cache(name.context, found.id, new)
             return found, (yield from self._contents.content(name.context, found.id))
 
         return _schema_version(name, *self._run(recipe()))
@@ -140,18 +140,18 @@ class SchemaRegistry:
         Raises SubjectNotFound, SchemaNotFound, InvalidSchema.
         """
         name = parse_subject(subject)
-        draft = AvroDraft(
+        candidate = SchemaCandidate(
             self._contents, name.context, schema, references, metadata, rule_set, normalize
         )
 
         def recipe() -> Recipe[tuple[Version, Content]]:
-            there = yield from lookups.subject_of(name)
-            candidates = list(there.versions if deleted else there.live())
-            if not candidates:
+            stored_subject = yield from lookups.subject_of(name)
+            stored_versions = list(stored_subject.versions if deleted else stored_subject.live())
+            if not stored_versions:
                 raise _no_subject(name)
-            content = yield from self._drafted(draft, name.context)
+            content = yield from self._evaluate(candidate, name.context)
             number = yield from lookups.id_of(name.context, content.guid)
-            same = [each for each in candidates if each.id == number]
+            same = [each for each in stored_versions if each.id == number]
             if not same:
                 raise SchemaNotFound(f"subject {name} has no such schema")
             found = max(same, key=lambda each: (not each.deleted, each.version))
@@ -175,20 +175,24 @@ class SchemaRegistry:
         VersionNotFound, InvalidVersion, InvalidSchema.
         """
         name = parse_subject(subject)
-        draft = AvroDraft(self._contents, name.context, schema, references, normalize=normalize)
+        candidate = SchemaCandidate(
+            self._contents, name.context, schema, references, normalize=normalize
+        )
 
         def recipe() -> Recipe[list[Finding]]:
-            there = yield from lookups.subject_of(name)
-            yield from self._drafted(draft, name.context)
-            level = yield from settings.in_force(Transaction(), "compatibility", name, there)
-            previous = there.live()
+            stored_subject = yield from lookups.subject_of(name)
+            yield from self._evaluate(candidate, name.context)
+            level = yield from settings.in_force(
+                Transaction(), "compatibility", name, stored_subject
+            )
+            previous = stored_subject.live()
             if version == "latest":
                 previous = previous[-1:]
             elif version is not None:
-                previous = [each for each in previous if each.version == _checked(version)]
+                previous = [each for each in previous if each.version == _check_version(version)]
                 if not previous:
                     raise VersionNotFound(f"subject {name} has no version {version}")
-            return (yield from draft.findings(level, [each.id for each in previous]))
+            return (yield from candidate.findings(level, [each.id for each in previous]))
 
         return self._run(recipe())
 
@@ -198,7 +202,7 @@ class SchemaRegistry:
         The schema of an id stays for ever, deleted or not, so it is cached.
         """
         context = context_of(subject)
-        content = self._contents.known(context, id)
+        content = self._contents.cached(context, id)
         if content is None:
             content = self._run(self._contents.content(context, id))
         return _stored_schema(id, content)
@@ -211,7 +215,7 @@ class SchemaRegistry:
         context = context_of(subject)
         if isinstance(id, UUID):
             context, id = self._run(lookups.place_of(id))
-        text = self._contents.known_resolved(context, id)
+        text = self._contents.cached_resolved(context, id)
         return text if text is not None else self._run(self._contents.resolved(context, id))
 
     def by_guid(self, guid: str) -> StoredSchema:
@@ -235,8 +239,8 @@ class SchemaRegistry:
         name = parse_subject(subject)
 
         def recipe() -> Recipe[tuple[Version, Content]]:
-            there = yield from lookups.subject_of(name)
-            found = _chosen(name, there, version, deleted=deleted)
+            stored_subject = yield from lookups.subject_of(name)
+            found = _select_version(name, stored_subject, version, deleted=deleted)
             return found, (yield from self._contents.content(name.context, found.id))
 
         return _schema_version(name, *self._run(recipe()))
@@ -246,8 +250,8 @@ class SchemaRegistry:
     ) -> list[int]:
         """The numbers of a subject's versions, oldest first. Raises SubjectNotFound."""
         name = parse_subject(subject)
-        there = self._run(lookups.subject_of(name))
-        found = there.versions if deleted or deleted_only else there.live()
+        stored_subject = self._run(lookups.subject_of(name))
+        found = stored_subject.versions if deleted or deleted_only else stored_subject.live()
         if not found:
             raise _no_subject(name)
         return [each.version for each in found if each.deleted or not deleted_only]
@@ -293,27 +297,27 @@ class SchemaRegistry:
         """
         end = None if limit is None else offset + limit
         found: list[tuple[SubjectName, Version]] = []
-        for name, there in self._read(self.subjects(prefix, deleted=deleted)):
+        for name, stored_subject in self._read(self.subjects(prefix, deleted=deleted)):
             if end is not None and len(found) >= end:
                 break
-            versions = list(there.versions if deleted else there.live())
+            versions = list(stored_subject.versions if deleted else stored_subject.live())
             found += [(name, each) for each in (versions[-1:] if latest_only else versions)]
-        return self._described(found[offset:end])
+        return self._describe(found[offset:end])
 
     def schemas_of(self, subjects: Sequence[str], *, deleted: bool = False) -> list[SchemaVersion]:
         """The versions of these subjects, in their order. A missing one has none.
 
         Raises InvalidSubject.
         """
-        return self._described(
+        return self._describe(
             [
                 (name, each)
-                for name, there in self._read(subjects)
-                for each in (there.versions if deleted else there.live())
+                for name, stored_subject in self._read(subjects)
+                for each in (stored_subject.versions if deleted else stored_subject.live())
             ]
         )
 
-    def _described(self, found: Sequence[tuple[SubjectName, Version]]) -> list[SchemaVersion]:
+    def _describe(self, found: Sequence[tuple[SubjectName, Version]]) -> list[SchemaVersion]:
         contents = self._read_all(
             lambda key: self._contents.content(key[0].context, key[1].id), found
         )
@@ -325,29 +329,32 @@ class SchemaRegistry:
         self, prefix: str = "", *, deleted: bool = False
     ) -> list[tuple[str, list[int], str]]:
         """Return version numbers and the level in force for each of `subjects(prefix)`."""
-        found, above = list[tuple[str, list[int], str]](), dict[str, str]()
-        for name, there in self._read(self.subjects(prefix, deleted=deleted)):
-            level = there.compatibility or above.get(name.context)
+        found, context_levels = list[tuple[str, list[int], str]](), dict[str, str]()
+        for name, stored_subject in self._read(self.subjects(prefix, deleted=deleted)):
+            level = stored_subject.compatibility or context_levels.get(name.context)
             if level is None:
                 of_context = str(SubjectName(name.context, ""))
                 level = self.compatibility(of_context, default_to_global=True)
-                above[name.context] = level
-            versions = there.versions if deleted else there.live()
+                context_levels[name.context] = level
+            versions = stored_subject.versions if deleted else stored_subject.live()
             if versions:
                 found.append((str(name), [each.version for each in versions], level))
         return found
 
     def compatibilities(self, subjects: Sequence[str]) -> dict[str, str]:
         """The levels of those of these subjects that have one of their own. Raises InvalidSubject."""
-        levels = ((str(name), there.compatibility) for name, there in self._read(subjects))
+        levels = (
+            (str(name), stored_subject.compatibility)
+            for name, stored_subject in self._read(subjects)
+        )
         return {name: level for name, level in levels if level is not None}
 
     def _read(self, subjects: Sequence[str]) -> Iterator[tuple[SubjectName, Subject]]:
         """Many at a time."""
         names = [parse(each) for each in subjects]
         for start in range(0, len(names), AT_ONCE):
-            some = names[start : start + AT_ONCE]
-            yield from zip(some, self._read_all(lookups.subject_of, some), strict=True)
+            chunk = names[start : start + AT_ONCE]
+            yield from zip(chunk, self._read_all(lookups.subject_of, chunk), strict=True)
 
     def delete_version(
         self, subject: str, version: int | Literal["latest"], *, permanent: bool = False
@@ -358,7 +365,7 @@ class SchemaRegistry:
         ReferenceExists, OperationNotPermitted, InvalidVersion.
         """
         name = parse_subject(subject)
-        number = version if version == "latest" else _checked(version)
+        number = version if version == "latest" else _check_version(version)
         return self._run(deletion.delete_version(name, number, permanent=permanent))
 
     def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
@@ -379,9 +386,9 @@ class SchemaRegistry:
         name = parse_subject(subject)
 
         def recipe() -> Recipe[list[int]]:
-            there = yield from lookups.subject_of(name)
-            chosen = _chosen(name, there, version, deleted=True)
-            return (yield from lookups.referrers(name, chosen.version))
+            stored_subject = yield from lookups.subject_of(name)
+            found = _select_version(name, stored_subject, version, deleted=True)
+            return (yield from lookups.referrers(name, found.version))
 
         return self._run(recipe())
 
@@ -398,8 +405,8 @@ class SchemaRegistry:
         found = self._read_all(lookups.subject_of, names)
         return sorted(
             (str(name), each.version)
-            for name, there in zip(names, found, strict=True)
-            for each in (there.versions if deleted else there.live())
+            for name, stored_subject in zip(names, found, strict=True)
+            for each in (stored_subject.versions if deleted else stored_subject.live())
             if each.id == id
         )
 
@@ -471,8 +478,8 @@ class SchemaRegistry:
             return
         with self._lock:
             self._closed = True
-            if self._own is not None:
-                self._own.close()
+            if self._own_session is not None:
+                self._own_session.close()
 
     def __enter__(self) -> Self:
         return self
@@ -481,29 +488,29 @@ class SchemaRegistry:
         self.close()
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _hold_numbering_lock(self) -> Iterator[None]:
         """Threads that want new ids wait for each other, which is faster than trying again; not for long."""
-        is_mine = self._numbering.acquire(timeout=PATIENCE)
+        is_acquired = self._numbering_lock.acquire(timeout=PATIENCE)
         try:
             yield
         finally:
-            if is_mine:
-                self._numbering.release()
+            if is_acquired:
+                self._numbering_lock.release()
 
-    def _drafted(self, draft: AvroDraft, context: str) -> Recipe[Content]:
-        """Evaluate a draft without a change."""
-        references = yield from referred(Transaction(), context, draft.references)
-        return (yield from draft.content(references))
+    def _evaluate(self, candidate: SchemaCandidate, context: str) -> Recipe[Content]:
+        """Evaluate a candidate without a change."""
+        references = yield from referred(Transaction(), context, candidate.references)
+        return (yield from candidate.content(references))
 
     def _run(self, recipe: Recipe[_T]) -> _T:
         """Carry a recipe out; after a lost session it continues in another one."""
         with closing(recipe):
-            return self._retry(lambda session, left: execute(session, recipe, left))
+            return self._retry(lambda session, remaining: execute(session, recipe, remaining))
 
     def _read_all(self, recipe: Callable[[_S], Recipe[_T]], keys: Sequence[_S]) -> list[_T]:
         """Run a recipe that only reads for each key, side by side; again if the session is lost."""
         return self._retry(
-            lambda session, left: execute_all(session, map(recipe, keys), timeout=left)
+            lambda session, remaining: execute_all(session, map(recipe, keys), timeout=remaining)
         )
 
     def _retry(self, attempt: Callable[[Session, float | None], _T]) -> _T:
@@ -511,9 +518,9 @@ class SchemaRegistry:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         for attempts_left in reversed(range(ATTEMPTS)):
             session = self._session()
-            left = None if deadline is None else deadline - time.monotonic()
+            remaining = None if deadline is None else deadline - time.monotonic()
             try:
-                return attempt(session, left)
+                return attempt(session, remaining)
             except (SessionLost, ZooKeeperUnreachable):
                 is_over = session.state is SessionState.LOST and self._connect is not None
                 if not is_over or not attempts_left:
@@ -534,13 +541,13 @@ class SchemaRegistry:
         try:
             if self._closed:
                 raise ClosedError("the schema registry was closed: open another one")
-            if self._given is not None:
-                return self._given
-            if self._connect is not None and _is_over(self._own):
-                self._own = self._connect(SESSION_TIMEOUT)
+            if self._shared_session is not None:
+                return self._shared_session
+            if self._connect is not None and _is_over(self._own_session):
+                self._own_session = self._connect(SESSION_TIMEOUT)
                 self._process = os.getpid()
-            assert self._own is not None
-            return self._own
+            assert self._own_session is not None
+            return self._own_session
         finally:
             self._lock.release()
 
@@ -549,13 +556,17 @@ def _is_over(store: Session | None) -> bool:
     return store is None or store.state is SessionState.LOST
 
 
-def _chosen(
-    name: SubjectName, there: Subject, version: int | Literal["latest"], *, deleted: bool = False
+def _select_version(
+    name: SubjectName,
+    stored_subject: Subject,
+    version: int | Literal["latest"],
+    *,
+    deleted: bool = False,
 ) -> Version:
     """Raises SubjectNotFound, VersionNotFound, InvalidVersion."""
-    candidates = list(there.versions if deleted else there.live())
+    candidates = list(stored_subject.versions if deleted else stored_subject.live())
     if version != "latest":
-        _checked(version)
+        _check_version(version)
     if not candidates:
         raise _no_subject(name)
     if version != "latest":
@@ -565,7 +576,7 @@ def _chosen(
     return candidates[-1]
 
 
-def _checked(version: int) -> int:
+def _check_version(version: int) -> int:
     if type(version) is not int or not 1 <= version <= MAX_NUMBER:
         raise InvalidVersion(
             f'{version!r:.80} is no version: use "latest", or a number from 1 to {MAX_NUMBER}'

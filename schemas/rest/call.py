@@ -82,27 +82,31 @@ class Call:
 
     @property
     def subject(self) -> str:
-        return self._placed(self.part("subject"))
+        return self._in_path_context(self.part("subject"))
 
     @property
     def scope(self) -> str | None:
         """The subject or context of a level or mode in the path; None means all."""
         if "subject" in self._path:
             return self.subject
-        return self._placed("") if "context" in self._path else None
+        return self._in_path_context("") if "context" in self._path else None
 
     @property
-    def beside(self) -> str:
+    def query_subject(self) -> str:
         """The subject in the query, whose context says which ids are meant."""
-        return self._placed(self._query.get("subject", ""))
+        return self._in_path_context(self._query.get("subject", ""))
 
     @property
     def prefix(self) -> str | None:
         """The prefix of the requested subjects, and their context; None: all of all contexts."""
         found = self._query.get("subjectPrefix")
-        return found if found is None and "context" not in self._path else self._placed(found or "")
+        return (
+            found
+            if found is None and "context" not in self._path
+            else self._in_path_context(found or "")
+        )
 
-    def _placed(self, name: str) -> str:
+    def _in_path_context(self, name: str) -> str:
         """A name that says no context lies in the one that the path begins with, /contexts/.name.
 
         Raises InvalidSubject.
@@ -162,14 +166,14 @@ class Call:
             raise Unprocessable(f"{name}={text:.80} is not a number of 32 bits")
         return -number if text.startswith("-") else number
 
-    def read(self, shape: type[_T], refused: type[RegistryError] = Unprocessable) -> _T:
-        """The body, whatever Content-Type it has. Raises BadRequest, and `refused` for another shape."""
+    def read(self, shape: type[_T], error_type: type[RegistryError] = Unprocessable) -> _T:
+        """The body, whatever Content-Type it has. Raises BadRequest, and `error_type` for another shape."""
         if not self.body.lstrip().startswith(b"{"):
             raise BadRequest("the body is not a JSON object")
         try:
             return msgspec.json.decode(self.body, type=shape)
         except msgspec.ValidationError as error:
-            raise refused(f"the body is not as this call takes it: {error}") from None
+            raise error_type(f"the body is not as this call takes it: {error}") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"the body is not JSON: {error}") from None
         except RecursionError:

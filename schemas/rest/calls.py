@@ -25,25 +25,27 @@ def schema_types(call: Call) -> Json:
 
 
 def schema(call: Call) -> Json:
-    return _stored(call.registry.get(call.id, subject=call.beside))
+    return _stored_json(call.registry.get(call.id, subject=call.query_subject))
 
 
 def schema_text(call: Call) -> Json:
-    return msgspec.Raw(call.registry.get(call.id, subject=call.beside).schema.encode())
+    return msgspec.Raw(call.registry.get(call.id, subject=call.query_subject).schema.encode())
 
 
 def schema_by_guid(call: Call) -> Json:
-    return _stored(call.registry.by_guid(call.part("guid")))
+    return _stored_json(call.registry.by_guid(call.part("guid")))
 
 
 def schema_subjects(call: Call) -> Json:
     deleted = call.flag("deleted")
-    return call.page(call.registry.subjects_of(call.id, subject=call.beside, deleted=deleted))
+    return call.page(
+        call.registry.subjects_of(call.id, subject=call.query_subject, deleted=deleted)
+    )
 
 
 def schema_versions(call: Call) -> Json:
     deleted = call.flag("deleted")
-    found = call.registry.versions_of(call.id, subject=call.beside, deleted=deleted)
+    found = call.registry.versions_of(call.id, subject=call.query_subject, deleted=deleted)
     return call.page([{"subject": subject, "version": version} for subject, version in found])
 
 
@@ -65,12 +67,12 @@ def schemas(call: Call) -> Json:
         offset=offset,
         limit=MOST_SCHEMAS if limit is None else min(limit, MOST_SCHEMAS),
     )
-    return [_version(each) for each in found]
+    return [_version_json(each) for each in found]
 
 
 def lookup(call: Call) -> Json:
     body = _schema_body(call)
-    return _version(
+    return _version_json(
         call.registry.lookup(
             call.subject,
             body.schema,
@@ -94,7 +96,7 @@ def versions(call: Call) -> Json:
 def register(call: Call) -> Json:
     body = _schema_body(call)
     # Clients of Confluent's write 0 or -1 for a number that they do not give.
-    made = call.registry.register(
+    registered = call.registry.register(
         call.subject,
         body.schema,
         references=body.references or (),
@@ -104,13 +106,15 @@ def register(call: Call) -> Json:
         id=body.id if body.id is not None and body.id >= 0 else None,
         version=body.version if body.version is not None and body.version > 0 else None,
     )
-    said = _version(made)
-    del said["subject"]
-    return said
+    result = _version_json(registered)
+    del result["subject"]
+    return result
 
 
 def version(call: Call) -> Json:
-    return _version(call.registry.version(call.subject, call.version, deleted=call.flag("deleted")))
+    return _version_json(
+        call.registry.version(call.subject, call.version, deleted=call.flag("deleted"))
+    )
 
 
 def version_text(call: Call) -> Json:
@@ -131,11 +135,11 @@ def referenced_by(call: Call) -> Json:
 
 
 def check_version(call: Call) -> Json:
-    return _checked(call, call.version)
+    return _check(call, call.version)
 
 
 def check(call: Call) -> Json:
-    return _checked(call, None)
+    return _check(call, None)
 
 
 def level(call: Call) -> Json:
@@ -145,9 +149,9 @@ def level(call: Call) -> Json:
 
 
 def set_level(call: Call) -> Json:
-    wanted = _level_body(call)
-    call.registry.set_compatibility(wanted, call.scope)
-    return {"compatibility": wanted}
+    level = _level_body(call)
+    call.registry.set_compatibility(level, call.scope)
+    return {"compatibility": level}
 
 
 def delete_level(call: Call) -> Json:
@@ -160,9 +164,9 @@ def mode(call: Call) -> Json:
 
 
 def set_mode(call: Call) -> Json:
-    wanted = call.read(ModeBody, InvalidMode).mode
-    call.registry.set_mode(wanted, call.scope, force=call.flag("force"))
-    return {"mode": wanted}
+    mode = call.read(ModeBody, InvalidMode).mode
+    call.registry.set_mode(mode, call.scope, force=call.flag("force"))
+    return {"mode": mode}
 
 
 def delete_mode(call: Call) -> Json:
@@ -220,9 +224,9 @@ def _schema_body(call: Call) -> SchemaBody:
 
 def _level_body(call: Call) -> str:
     body = call.read(LevelBody, InvalidCompatibility)
-    for wanted in (body.compatibility, body.compatibility_level):
-        if isinstance(wanted, str):
-            return wanted
+    for level in (body.compatibility, body.compatibility_level):
+        if isinstance(level, str):
+            return level
     raise InvalidCompatibility('the body names no level: {"compatibility": "BACKWARD"}')
 
 
@@ -236,7 +240,7 @@ def _deletion(call: Call) -> dict[str, bool]:
     return {"deleted": call.flag("deleted"), "deleted_only": only}
 
 
-def _checked(call: Call, against: Any) -> Json:
+def _check(call: Call, against: Any) -> Json:
     body = _schema_body(call)
     found = call.registry.check(
         call.subject,
@@ -245,18 +249,18 @@ def _checked(call: Call, against: Any) -> Json:
         references=body.references or (),
         normalize=call.flag("normalize"),
     )
-    said: dict[str, Json] = {"is_compatible": all(each.warning for each in found)}
+    result: dict[str, Json] = {"is_compatible": all(each.warning for each in found)}
     if call.flag("verbose"):
-        said["messages"] = [f"{each.kind} at {each.path}: {each.message}" for each in found]
-    return said
+        result["messages"] = [f"{each.kind} at {each.path}: {each.message}" for each in found]
+    return result
 
 
-def _stored(found: StoredSchema) -> Json:
+def _stored_json(found: StoredSchema) -> Json:
     return {"schema": found.schema, **_additions(found)}
 
 
-def _version(found: SchemaVersion) -> Json:
-    said = {
+def _version_json(found: SchemaVersion) -> Json:
+    result = {
         "subject": found.subject,
         "version": found.version,
         "id": found.id,
@@ -264,16 +268,16 @@ def _version(found: SchemaVersion) -> Json:
         "schema": found.schema,
         **_additions(found),
     }
-    return {**said, "deleted": True} if found.deleted else said
+    return {**result, "deleted": True} if found.deleted else result
 
 
 def _additions(found: StoredSchema | SchemaVersion) -> dict[str, Json]:
     """Optional fields of a schema. Missing ones are left out: old clients are strict."""
-    said: dict[str, Json] = {}
+    result: dict[str, Json] = {}
     if found.references:
-        said["references"] = found.references
+        result["references"] = found.references
     if found.metadata is not None:
-        said["metadata"] = found.metadata
+        result["metadata"] = found.metadata
     if found.rule_set is not None:
-        said["ruleSet"] = found.rule_set
-    return said
+        result["ruleSet"] = found.rule_set
+    return result

@@ -32,7 +32,7 @@ class Password(NamedTuple):
     salt: bytes
     key: bytes
 
-    def made_of(self, password: str) -> bytes:
+    def derive_key(self, password: str) -> bytes:
         n = 1 << self.log_n
         return hashlib.scrypt(
             password.encode(),
@@ -44,8 +44,8 @@ class Password(NamedTuple):
             dklen=len(self.key),
         )
 
-    def is_made_of(self, password: str) -> bool:
-        return hmac.compare_digest(self.made_of(password), self.key)
+    def matches(self, password: str) -> bool:
+        return hmac.compare_digest(self.derive_key(password), self.key)
 
 
 class Users:
@@ -70,12 +70,12 @@ class Users:
         try:
             lines = file.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise ConfigError(f"the users' file {file} cannot be read: {why}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"the users' file {file} cannot be read: {reason}") from None
         passwords: dict[str, Password] = {}
         for number, line in enumerate(lines, start=1):
             if line.strip() and not line.startswith("#"):
-                name, password = _parsed(line.strip(), f"{file}:{number}")
+                name, password = _parse_line(line.strip(), f"{file}:{number}")
                 passwords[name] = password
         if not passwords:
             raise ConfigError(f"the users' file {file} has no user, so no client could connect")
@@ -94,7 +94,7 @@ class Users:
             return False
         name, password = found
         # Unknown names take as long as known ones, so the time does not reveal names.
-        is_right = self._passwords.get(name, self._nobody).is_made_of(password)
+        is_right = self._passwords.get(name, self._nobody).matches(password)
         if is_right and name in self._passwords:
             self._admitted[self._digest(authorization)] = None
             if len(self._admitted) > REMEMBERED:
@@ -125,21 +125,21 @@ def line_for(name: str, password: str) -> str:
     if not password:
         raise ConfigError("the password is empty")
     empty = Password(LOG_N, BLOCK, os.urandom(SALT_BYTES), bytes(KEY_BYTES))
-    salt, key = (_text(each) for each in (empty.salt, empty.made_of(password)))
+    salt, key = (_text(each) for each in (empty.salt, empty.derive_key(password)))
     return f"{name}:$scrypt$ln={LOG_N},r={BLOCK},p=1${salt}${key}"
 
 
-def _parsed(line: str, where: str) -> tuple[str, Password]:
-    found = _LINE.fullmatch(line)
-    if found is None or not 1 <= int(found["log_n"]) <= 20 or not int(found["block"]):
+def _parse_line(line: str, where: str) -> tuple[str, Password]:
+    match = _LINE.fullmatch(line)
+    if match is None or not 1 <= int(match["log_n"]) <= 20 or not int(match["block"]):
         raise ConfigError(
             f"{where} is no user: write what `folkmoot registry --hash-password NAME` prints"
         )
     try:
-        salt, key = _bytes(found["salt"]), _bytes(found["key"])
+        salt, key = _bytes(match["salt"]), _bytes(match["key"])
     except binascii.Error as error:
         raise ConfigError(f"{where} is no user: {error}") from None
-    return found["name"], Password(int(found["log_n"]), int(found["block"]), salt, key)
+    return match["name"], Password(int(match["log_n"]), int(match["block"]), salt, key)
 
 
 def _text(data: bytes) -> str:

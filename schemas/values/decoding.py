@@ -12,13 +12,13 @@ from typing import Any, Final, NamedTuple
 from folkmoot.schemas.avro.defaults import Json
 from folkmoot.schemas.avro.logical import logical
 from folkmoot.schemas.avro.mismatch import SchemaMismatch
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 from folkmoot.schemas.values.encoding import MAX_EMPTY_ITEMS
 from folkmoot.schemas.values.program import Node, Op
 from folkmoot.schemas.values.resolution import resolve
 
 Decode = Callable[[bytes, int], tuple[Any, int]]
-"""The value that begins at a place of some bytes, and the place behind it. Raises BROKEN."""
+"""The value that begins at a position of some bytes, and the position behind it. Raises BROKEN."""
 
 BROKEN: Final = (
     SchemaMismatch,
@@ -33,7 +33,7 @@ BROKEN: Final = (
 _FLOAT: Final = struct.Struct("<f")
 
 
-class Made(NamedTuple):
+class ValueFactory(NamedTuple):
     """A factory for values of a named type, in place of a dict or text."""
 
     make: Callable[..., Any]
@@ -43,7 +43,7 @@ class Made(NamedTuple):
 
 
 def decoder(
-    writer: str, reader: str | None = None, classes: Mapping[str, Made] | None = None
+    writer: str, reader: str | None = None, classes: Mapping[str, ValueFactory] | None = None
 ) -> Decode:
     """Reads what the schema `writer` wrote as `reader` says, without one as it was written; resolved texts.
 
@@ -51,87 +51,87 @@ def decoder(
     any name, since it is the application that wants it. That the two schemas do not fit is raised
     where the bytes have such a value, as the specification wants it.
     """
-    written = Parsed(writer)
-    wanted = written if reader is None else Parsed(reader)
+    writer_schema = ParsedSchema(writer)
+    reader_schema = writer_schema if reader is None else ParsedSchema(reader)
     nodes: list[Node] = []
-    root = resolve(nodes, written, wanted, of_any_name=classes is not None)
+    root = resolve(nodes, writer_schema, reader_schema, of_any_name=classes is not None)
     return _Decoders(nodes, classes or {}).of(root)
 
 
 # -- plain types --------------------------------------------------------------------------------------
 
 
-def _null(data: bytes, place: int) -> tuple[None, int]:
-    return None, place
+def _null(data: bytes, position: int) -> tuple[None, int]:
+    return None, position
 
 
-def _boolean(data: bytes, place: int) -> tuple[bool, int]:
-    byte = data[place]
+def _boolean(data: bytes, position: int) -> tuple[bool, int]:
+    byte = data[position]
     if byte > 1:
         raise SchemaMismatch(f"byte {byte} is no boolean")
-    return byte == 1, place + 1
+    return byte == 1, position + 1
 
 
-def _int(data: bytes, place: int) -> tuple[int, int]:
-    byte = data[place]
+def _int(data: bytes, position: int) -> tuple[int, int]:
+    byte = data[position]
     if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), place + 1
-    more = data[place + 1]
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    more = data[position + 1]
     if more < 0x80:
         byte += (more << 7) - 0x80
-        return (byte >> 1) ^ -(byte & 1), place + 2
-    number, place = _long(data, place)
+        return (byte >> 1) ^ -(byte & 1), position + 2
+    number, position = _long(data, position)
     if not -0x8000_0000 <= number <= 0x7FFF_FFFF:
         raise SchemaMismatch(f"{number} does not fit into an int")
-    return number, place
+    return number, position
 
 
-def _long(data: bytes, place: int) -> tuple[int, int]:
-    byte = data[place]
-    place += 1
+def _long(data: bytes, position: int) -> tuple[int, int]:
+    byte = data[position]
+    position += 1
     number, shift = byte & 0x7F, 7
     while byte >= 0x80:
         if shift > 63:
             raise SchemaMismatch("a number has more than ten bytes")
-        byte = data[place]
-        place += 1
+        byte = data[position]
+        position += 1
         number |= (byte & 0x7F) << shift
         shift += 7
     if number >> 64:
         raise SchemaMismatch("a number has more than 64 bits")
-    return (number >> 1) ^ -(number & 1), place
+    return (number >> 1) ^ -(number & 1), position
 
 
 def _floating(form: str) -> Decode:
     unpack, size = struct.Struct(form).unpack_from, struct.calcsize(form)
 
-    def decode(data: bytes, place: int) -> tuple[float, int]:
-        return unpack(data, place)[0], place + size
+    def decode(data: bytes, position: int) -> tuple[float, int]:
+        return unpack(data, position)[0], position + size
 
     return decode
 
 
-def _end(data: bytes, place: int) -> tuple[int, int]:
+def _end(data: bytes, position: int) -> tuple[int, int]:
     """Return start and end of bytes whose length is at this position."""
-    byte = data[place]
+    byte = data[position]
     if byte < 0x80 and not byte & 1:
-        size, place = byte >> 1, place + 1
+        size, position = byte >> 1, position + 1
     else:
-        size, place = _long(data, place)
-    end = place + size
+        size, position = _long(data, position)
+    end = position + size
     if size < 0 or end > len(data):
-        raise SchemaMismatch(f"{len(data) - place} bytes are left, and {size} wanted")
-    return place, end
+        raise SchemaMismatch(f"{len(data) - position} bytes are left, and {size} wanted")
+    return position, end
 
 
-def _string(data: bytes, place: int) -> tuple[str, int]:
-    place, end = _end(data, place)
-    return data[place:end].decode(), end
+def _string(data: bytes, position: int) -> tuple[str, int]:
+    position, end = _end(data, position)
+    return data[position:end].decode(), end
 
 
-def _bytes(data: bytes, place: int) -> tuple[bytes, int]:
-    place, end = _end(data, place)
-    return data[place:end], end
+def _bytes(data: bytes, position: int) -> tuple[bytes, int]:
+    position, end = _end(data, position)
+    return data[position:end], end
 
 
 _PLAIN: Final[dict[str, Decode]] = {
@@ -147,80 +147,80 @@ _PLAIN: Final[dict[str, Decode]] = {
 
 
 def _fixed(size: int) -> Decode:
-    def decode(data: bytes, place: int) -> tuple[bytes, int]:
-        end = place + size
+    def decode(data: bytes, position: int) -> tuple[bytes, int]:
+        end = position + size
         if end > len(data):
-            raise SchemaMismatch(f"{len(data) - place} bytes are left, and {size} wanted")
-        return data[place:end], end
+            raise SchemaMismatch(f"{len(data) - position} bytes are left, and {size} wanted")
+        return data[position:end], end
 
     return decode
 
 
 def _array(item: Decode) -> Decode:
-    def decode(data: bytes, place: int) -> tuple[list[Any], int]:
-        made: list[Any] = []
+    def decode(data: bytes, position: int) -> tuple[list[Any], int]:
+        items: list[Any] = []
         try:
-            count, place = _block(data, place)
+            count, position = _block(data, position)
             while count:
-                begin = place
-                value, place = item(data, place)
-                made.append(value)
-                if place == begin and len(made) + count - 1 > MAX_EMPTY_ITEMS:
+                begin = position
+                value, position = item(data, position)
+                items.append(value)
+                if position == begin and len(items) + count - 1 > MAX_EMPTY_ITEMS:
                     raise SchemaMismatch(f"more than {MAX_EMPTY_ITEMS} items take no bytes")
                 for _ in range(count - 1):
-                    value, place = item(data, place)
-                    made.append(value)
-                count, place = _block(data, place)
+                    value, position = item(data, position)
+                    items.append(value)
+                count, position = _block(data, position)
         except BROKEN as error:
-            raise in_words(error).within(f"[{len(made)}]") from None
-        return made, place
+            raise to_mismatch(error).within(f"[{len(items)}]") from None
+        return items, position
 
     return decode
 
 
 def _map(key_of: Decode, item: Decode) -> Decode:
-    def decode(data: bytes, place: int) -> tuple[dict[str, Any], int]:
-        made: dict[str, Any] = {}
+    def decode(data: bytes, position: int) -> tuple[dict[str, Any], int]:
+        entries: dict[str, Any] = {}
         key = ""
         try:
-            count, place = _block(data, place)
+            count, position = _block(data, position)
             while count:
                 for _ in range(count):
-                    key, place = key_of(data, place)
-                    made[key], place = item(data, place)
-                count, place = _block(data, place)
+                    key, position = key_of(data, position)
+                    entries[key], position = item(data, position)
+                count, position = _block(data, position)
         except BROKEN as error:
-            raise in_words(error).within(f"[{key!r:.80}]") from None
-        return made, place
+            raise to_mismatch(error).within(f"[{key!r:.80}]") from None
+        return entries, position
 
     return decode
 
 
-def _block(data: bytes, place: int) -> tuple[int, int]:
+def _block(data: bytes, position: int) -> tuple[int, int]:
     """How many items follow, and where."""
-    count, place = _long(data, place)
+    count, position = _long(data, position)
     if count < 0:
-        _, place = _long(data, place)
+        _, position = _long(data, position)
         count = -count
-    return count, place
+    return count, position
 
 
-def _converted(plain: Decode, convert: Callable[[Any], Any]) -> Decode:
-    def decode(data: bytes, place: int) -> tuple[Any, int]:
-        value, place = plain(data, place)
-        return convert(value), place
+def _convert(plain: Decode, convert: Callable[[Any], Any]) -> Decode:
+    def decode(data: bytes, position: int) -> tuple[Any, int]:
+        value, position = plain(data, position)
+        return convert(value), position
 
     return decode
 
 
-def _refused(why: str) -> Decode:
-    def decode(data: bytes, place: int) -> tuple[Any, int]:
+def _refuse(why: str) -> Decode:
+    def decode(data: bytes, position: int) -> tuple[Any, int]:
         raise SchemaMismatch(why)
 
     return decode
 
 
-def in_words(error: BaseException) -> SchemaMismatch:
+def to_mismatch(error: BaseException) -> SchemaMismatch:
     """One of BROKEN in words of ours."""
     match error:
         case SchemaMismatch():
@@ -246,17 +246,17 @@ def _record(
 ) -> Decode:
     """`order`: the reader's; None where it is the same."""
 
-    def decode(data: bytes, place: int) -> tuple[Any, int]:
-        made: dict[str | None, Any] = {}
+    def decode(data: bytes, position: int) -> tuple[Any, int]:
+        values: dict[str | None, Any] = {}
         name: str | None = None
         try:
             for name, read in fields:
-                made[name], place = read(data, place)
+                values[name], position = read(data, position)
         except BROKEN as error:
-            raise in_words(error).within(f".{name or '(a field that is skipped)'}") from None
+            raise to_mismatch(error).within(f".{name or '(a field that is skipped)'}") from None
         if order is not None:
-            made = {name: made[name] for name in order}
-        return made if make is None else make(made), place
+            values = {name: values[name] for name in order}
+        return values if make is None else make(values), position
 
     return decode
 
@@ -265,26 +265,28 @@ def _nullable(null: int, decode: Decode) -> Decode:
     """A union of null and one other, of which null may be made."""
     nothing, something = null * 2, 2 - null * 2
 
-    def read(data: bytes, place: int) -> tuple[Any, int]:
-        byte = data[place]
+    def read(data: bytes, position: int) -> tuple[Any, int]:
+        byte = data[position]
         if byte == something:
-            return decode(data, place + 1)
+            return decode(data, position + 1)
         if byte == nothing:
-            return None, place + 1
-        number, place = _long(data, place)
+            return None, position + 1
+        number, position = _long(data, position)
         if number not in (0, 1):
             raise SchemaMismatch(f"the union has two branches, and none {number}")
-        return (None, place) if number == null else decode(data, place)  # in more bytes than one
+        return (
+            (None, position) if number == null else decode(data, position)
+        )  # in more bytes than one
 
     return read
 
 
 def _union(branches: list[Decode]) -> Decode:
-    def decode(data: bytes, place: int) -> tuple[Any, int]:
-        number, place = _long(data, place)
+    def decode(data: bytes, position: int) -> tuple[Any, int]:
+        number, position = _long(data, position)
         if not 0 <= number < len(branches):
             raise SchemaMismatch(f"the union has {len(branches)} branches, and none {number}")
-        return branches[number](data, place)
+        return branches[number](data, position)
 
     return decode
 
@@ -295,7 +297,7 @@ def _union(branches: list[Decode]) -> Decode:
 class _Decoders:
     """Makes the functions of one program."""
 
-    def __init__(self, nodes: list[Node], classes: Mapping[str, Made]) -> None:
+    def __init__(self, nodes: list[Node], classes: Mapping[str, ValueFactory]) -> None:
         self._nodes = nodes
         self._classes = classes
         self._records: dict[int, Decode] = {}
@@ -319,7 +321,7 @@ class _Decoders:
             case Op.CONSTANT:
                 return _constant(self.of(node.children[0]), node.data)
             case Op.FAIL:
-                return _refused(node.data.decode())
+                return _refuse(node.data.decode())
         return _of_plain(node)
 
     def _of_union(self, node: Node) -> Decode:
@@ -331,43 +333,43 @@ class _Decoders:
 
     def _of_enum(self, node: Node) -> Decode:
         writer, reader = node.writer, node.reader or node.writer
-        known = self._classes.get(reader["name"])
-        made = reader["symbols"] if known is None else [*map(known.make, reader["symbols"])]
-        values = [None if each < 0 else made[each] for each in node.children]
+        factory = self._classes.get(reader["name"])
+        symbols = reader["symbols"] if factory is None else [*map(factory.make, reader["symbols"])]
+        values = [None if each < 0 else symbols[each] for each in node.children]
 
-        def decode(data: bytes, place: int) -> tuple[Any, int]:
-            number, place = _int(data, place)
+        def decode(data: bytes, position: int) -> tuple[Any, int]:
+            number, position = _int(data, position)
             if not 0 <= number < len(values):
                 raise SchemaMismatch(f"the enum {writer['name']} has no symbol {number}")
             if values[number] is None:
                 symbol = writer["symbols"][number]
                 raise SchemaMismatch(f"the reader's enum has no symbol {symbol}")
-            return values[number], place
+            return values[number], position
 
         return decode
 
     def _of_record(self, number: int) -> Decode:
         if number not in self._records:
             node = self._nodes[number]
-            known = self._classes.get(node.reader["name"]) if node.reader else None
-            wanted = node.reader["fields"] if node.reader else []
-            attributes = {} if known is None else known.attributes
-            names = [attributes.get(each["name"], each["name"]) for each in wanted]
-            read = [None if place < 0 else names[place] for place in node.places]
+            factory = self._classes.get(node.reader["name"]) if node.reader else None
+            reader_fields = node.reader["fields"] if node.reader else []
+            attributes = {} if factory is None else factory.attributes
+            names = [attributes.get(each["name"], each["name"]) for each in reader_fields]
+            targets = [None if position < 0 else names[position] for position in node.indexes]
             fields: list[_Field] = []
-            order = None if read == names else names
-            make = None if known is None else _maker(known.make)
+            order = None if targets == names else names
+            make = None if factory is None else _record_maker(factory.make)
             self._records[number] = _record(fields, order, make)
             # Now that it is known: a record may be within itself.
-            fields += zip(read, map(self.of, node.children), strict=True)
+            fields += zip(targets, map(self.of, node.children), strict=True)
         return self._records[number]
 
 
 def _constant(read: Decode, body: bytes) -> Decode:
     """A default, made anew for each value."""
 
-    def decode(data: bytes, place: int) -> tuple[Any, int]:
-        return read(body, 0)[0], place
+    def decode(data: bytes, position: int) -> tuple[Any, int]:
+        return read(body, 0)[0], position
 
     return decode
 
@@ -378,27 +380,27 @@ def _of_plain(node: Node) -> Decode:
     plain = _fixed(node.size) if node.op is Op.FIXED else _PLAIN[kind]
     if reader is None:  # skipped: a text is not decoded, a date is a number
         return _bytes if node.op is Op.BYTES else plain
-    wanted, times = reader["type"], 1
+    target, times = reader["type"], 1
     if node.op is Op.BYTES:
-        plain = _PLAIN[wanted]
+        plain = _PLAIN[target]
     elif node.op in (Op.INT, Op.LONG):
         times = node.size
-        if wanted in ("float", "double"):
-            plain = _converted(plain, float if wanted == "double" else as_float)
+        if target in ("float", "double"):
+            plain = _convert(plain, float if target == "double" else as_float)
     theirs, ours = logical(writer), logical(reader)
     # The same point in time, and the same number, whatever unit or scale each of the two has.
     if ours is not None and theirs is not None and _family(writer) == _family(reader):
-        return _converted(plain, theirs.read)
+        return _convert(plain, theirs.read)
     if times > 1:  # to what Python has no type for
-        plain = _converted(plain, lambda number: _finer(number, times))
-    return plain if ours is None else _converted(plain, ours.read)
+        plain = _convert(plain, lambda number: _to_finer_unit(number, times))
+    return plain if ours is None else _convert(plain, ours.read)
 
 
-def _finer(number: int, times: int) -> int:
-    made = number * times
-    if not -(1 << 63) <= made < 1 << 63:
+def _to_finer_unit(number: int, times: int) -> int:
+    converted = number * times
+    if not -(1 << 63) <= converted < 1 << 63:
         raise SchemaMismatch(f"{number} is out of range in the reader's unit")
-    return made
+    return converted
 
 
 def as_float(number: int) -> float:
@@ -415,11 +417,11 @@ def _family(schema: Json) -> str:
     return kind.removesuffix("-millis").removesuffix("-micros")
 
 
-def _maker(make: Callable[..., Any]) -> Callable[[dict[Any, Any]], Any]:
-    def made_of(fields: dict[Any, Any]) -> Any:
+def _record_maker(make: Callable[..., Any]) -> Callable[[dict[Any, Any]], Any]:
+    def make_record(fields: dict[Any, Any]) -> Any:
         try:
             return make(**fields)
         except Exception as error:  # the class is the application's
             raise SchemaMismatch(f"{make.__name__} refuses it: {error!r}") from error
 
-    return made_of
+    return make_record

@@ -15,7 +15,7 @@ import msgspec
 from folkmoot.protocol.errors import InvalidSchema
 from folkmoot.schemas.avro.identity import canonical
 from folkmoot.schemas.avro.logical import logical
-from folkmoot.schemas.values.decoding import Made
+from folkmoot.schemas.values.decoding import ValueFactory
 from folkmoot.schemas.values.encoding import attributes
 
 Json = Any
@@ -35,16 +35,16 @@ _TYPES: Final[dict[Any, Json]] = {
 _LOCAL: Final = {"type": "long", "logicalType": "local-timestamp-micros"}
 
 
-class Derived(NamedTuple):
+class DerivedSchema(NamedTuple):
     """A schema, and what its values are made into."""
 
     text: str
     """Canonical."""
-    classes: Mapping[str, Made]
+    classes: Mapping[str, ValueFactory]
     """By the names of the schema's records and enums."""
 
 
-def derived(annotation: Any) -> Derived:
+def derive(annotation: Any) -> DerivedSchema:
     """The schema of an annotation: a dataclass, a Struct, `list[Order]`, `Order | Refund`.
 
     int is a long, float a double, datetime is in microseconds with a time zone, `list[T]` an array,
@@ -54,12 +54,12 @@ def derived(annotation: Any) -> Derived:
     """
     deriving = _Deriving()
     schema = deriving.of(annotation, getattr(annotation, "__name__", str(annotation)))
-    return Derived(canonical(schema), deriving.classes)
+    return DerivedSchema(canonical(schema), deriving.classes)
 
 
 def avro_schema(annotation: Any) -> str:
-    """The text of the schema that follows from a class, as `derived` says. Raises InvalidSchema."""
-    return derived(annotation).text
+    """The text of the schema that follows from a class, as `derive` says. Raises InvalidSchema."""
+    return derive(annotation).text
 
 
 class _Field(NamedTuple):
@@ -71,7 +71,7 @@ class _Field(NamedTuple):
 
 class _Deriving:
     def __init__(self) -> None:
-        self.classes: dict[str, Made] = {}
+        self.classes: dict[str, ValueFactory] = {}
         self._types: dict[str, type] = {}
 
     def of(self, annotation: Any, where: str) -> Json:
@@ -106,18 +106,18 @@ class _Deriving:
                     return _LOCAL
         return self.of(plain, where)
 
-    def _is_known(self, cls: type, where: str) -> bool:
+    def _is_defined(self, cls: type, where: str) -> bool:
         """Raises InvalidSchema if another class has its name."""
         if self._types.setdefault(cls.__name__, cls) is not cls:
             raise _underivable(where, f"two classes are called {cls.__name__}")
         return cls.__name__ in self.classes
 
     def _enum(self, cls: type[Enum], where: str) -> Json:
-        if not self._is_known(cls, where):
+        if not self._is_defined(cls, where):
             symbols = [each.value for each in cls]
             if not all(isinstance(each, str) for each in symbols):
                 raise _underivable(where, f"the values of {cls.__name__} are not all texts")
-            self.classes[cls.__name__] = Made(cls, {})
+            self.classes[cls.__name__] = ValueFactory(cls, {})
             return {
                 "type": "enum",
                 "name": cls.__name__,
@@ -126,27 +126,31 @@ class _Deriving:
         return cls.__name__
 
     def _record(self, cls: Any, where: str) -> Json:
-        if self._is_known(cls, where):
+        if self._is_defined(cls, where):
             return cls.__name__
         fields = _fields_of(cls, where)
-        self.classes[cls.__name__] = Made(cls, {each.name: each.attribute for each in fields})
+        self.classes[cls.__name__] = ValueFactory(
+            cls, {each.name: each.attribute for each in fields}
+        )
         try:
             hints = hints_of(cls, include_extras=True)
         except (NameError, TypeError) as error:
             raise _underivable(where, f"its annotations cannot be read: {error}") from None
-        made = []
+        schema_fields = []
         for field in fields:
-            here = f"{where}.{field.attribute}"
-            schema = self.of(hints[field.attribute], here)
+            field_path = f"{where}.{field.attribute}"
+            schema = self.of(hints[field.attribute], field_path)
             if field.default is MISSING:
-                made.append({"name": field.name, "type": schema})
+                schema_fields.append({"name": field.name, "type": schema})
                 continue
             if isinstance(schema, list):  # a default is one of the first branch
                 is_none = field.default is None
                 schema = sorted(schema, key=lambda branch: (branch == "null") is not is_none)
-            default = _json(field.default, schema[0] if isinstance(schema, list) else schema, here)
-            made.append({"name": field.name, "type": schema, "default": default})
-        return {"type": "record", "name": cls.__name__, "fields": made}
+            default = _json(
+                field.default, schema[0] if isinstance(schema, list) else schema, field_path
+            )
+            schema_fields.append({"name": field.name, "type": schema, "default": default})
+        return {"type": "record", "name": cls.__name__, "fields": schema_fields}
 
 
 def _fields_of(cls: Any, where: str) -> list[_Field]:
@@ -175,9 +179,9 @@ def _default(value: Any, factory: Any) -> Any:
 
 def _json(value: Any, schema: Any, where: str) -> Json:
     """A default as a schema has it."""
-    known = logical(schema) if isinstance(schema, dict) else None
-    if known is not None and isinstance(value, known.python):
-        value = known.write(value)
+    logical_type = logical(schema) if isinstance(schema, dict) else None
+    if logical_type is not None and isinstance(value, logical_type.python):
+        value = logical_type.write(value)
     match value:
         case Enum():
             return value.value

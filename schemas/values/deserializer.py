@@ -9,17 +9,17 @@ from uuid import UUID
 from folkmoot.coordination.schemas.names import context_of
 from folkmoot.protocol.errors import SchemaNotFound, SerializationError
 from folkmoot.schemas.avro.identity import canonical
-from folkmoot.schemas.values.decoding import BROKEN, Decode, Made, decoder, in_words
-from folkmoot.schemas.values.derivation import derived
+from folkmoot.schemas.values.decoding import BROKEN, Decode, ValueFactory, decoder, to_mismatch
+from folkmoot.schemas.values.derivation import derive
 from folkmoot.schemas.values.serialization import T
 from folkmoot.schemas.values.wire import FRAME, FRAME_GUID, schema_id
 
-MAX_KEPT: Final = 1_000
+MAX_CACHED: Final = 1_000
 """Schemas that a deserialiser keeps ready; more are asked for again when they are needed."""
 PATIENCE: Final = 1.0
 """Seconds after which an unknown one is requested again: a topic may be full of its values."""
 
-Kept = TypeVar("Kept")
+V = TypeVar("V")
 
 
 class SchemaLookup(Protocol):
@@ -68,11 +68,11 @@ class AvroDeserializer(Generic[T]):
         self.schemas = schemas
         self.subject = subject
         context_of(subject)
-        self._classes: Mapping[str, Made] | None = None
+        self._classes: Mapping[str, ValueFactory] | None = None
         if reader is None or isinstance(reader, str | Mapping | Sequence):
             self._reader = None if reader is None else canonical(reader)
         else:
-            self._reader, self._classes = derived(reader)
+            self._reader, self._classes = derive(reader)
         self._decoders: dict[bytes, Decode] = {}
         self._unknown: dict[bytes, tuple[float, str]] = {}
 
@@ -87,7 +87,7 @@ class AvroDeserializer(Generic[T]):
         try:
             value, end = decode(data, size)
         except BROKEN as error:
-            raise _unreadable(data, str(in_words(error))) from error
+            raise _unreadable(data, str(to_mismatch(error))) from error
         if end != len(data):
             raise _unreadable(data, f"{len(data) - end} bytes are left over behind the value")
         return value  # type: ignore[no-any-return]
@@ -95,29 +95,29 @@ class AvroDeserializer(Generic[T]):
     def _prepare(self, data: bytes, size: int) -> Decode:
         """Return the schema named by the first `size` bytes."""
         number, frame = schema_id(data), data[:size]
-        asked_at, told = self._unknown.get(frame, (-inf, ""))
-        if monotonic() - asked_at < PATIENCE:
-            raise _not_found(number, told)
+        failed_at, message = self._unknown.get(frame, (-inf, ""))
+        if monotonic() - failed_at < PATIENCE:
+            raise _not_found(number, message)
         try:
             text = self.schemas.resolved(number, subject=self.subject)
-            made = decoder(text, self._reader, self._classes)
+            decode = decoder(text, self._reader, self._classes)
         except SchemaNotFound as error:
-            _keep(self._unknown, frame, (monotonic(), str(error)))
+            _cache(self._unknown, frame, (monotonic(), str(error)))
             raise _not_found(number, str(error)) from error
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise _unreadable(data, f"its schema cannot be used: {error!r:.200}") from error
-        _keep(self._decoders, frame, made)
-        return made
+        _cache(self._decoders, frame, decode)
+        return decode
 
 
-def _keep(kept: dict[bytes, Kept], frame: bytes, what: Kept) -> None:
-    while len(kept) >= MAX_KEPT:
-        kept.pop(next(iter(kept)), None)
-    kept[frame] = what
+def _cache(cache: dict[bytes, V], frame: bytes, value: V) -> None:
+    while len(cache) >= MAX_CACHED:
+        cache.pop(next(iter(cache)), None)
+    cache[frame] = value
 
 
-def _not_found(number: int | UUID, told: str) -> SchemaNotFound:
-    error = SchemaNotFound(told)
+def _not_found(number: int | UUID, message: str) -> SchemaNotFound:
+    error = SchemaNotFound(message)
     error.schema_id = number if isinstance(number, int) else None
     return error
 

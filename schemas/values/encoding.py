@@ -22,7 +22,7 @@ from folkmoot.schemas.avro.defaults import Json
 from folkmoot.schemas.avro.identity import RECORDS
 from folkmoot.schemas.avro.logical import Logical, logical
 from folkmoot.schemas.avro.mismatch import SchemaMismatch, describe
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 
 Encode = Callable[[Any], bytes]
 """The Avro body of a value. Raises SchemaMismatch, RecursionError."""
@@ -33,11 +33,11 @@ MAX_EMPTY_ITEMS: Final = 100
 
 def encoder(text: str) -> Encode:
     """Makes bodies of values of a schema, given as one resolved text."""
-    schema = Parsed(text)
+    schema = ParsedSchema(text)
     return _Encoders(schema).of(schema.root)
 
 
-def default_body(kind: Json, default: Json, schema: Parsed) -> bytes:
+def default_body(kind: Json, default: Json, schema: ParsedSchema) -> bytes:
     """The body of a default as JSON has it, of a type of a schema.
 
     Raises ValueError for a default that does not fit.
@@ -48,13 +48,13 @@ def default_body(kind: Json, default: Json, schema: Parsed) -> bytes:
 
 def varint(number: int) -> bytes:
     """A whole number as Avro writes it."""
-    left = (number << 1) ^ (number >> 63)
-    made = bytearray()
-    while left > 0x7F:
-        made.append(left & 0x7F | 0x80)
-        left >>= 7
-    made.append(left)
-    return bytes(made)
+    remaining = (number << 1) ^ (number >> 63)
+    encoded = bytearray()
+    while remaining > 0x7F:
+        encoded.append(remaining & 0x7F | 0x80)
+        remaining >>= 7
+    encoded.append(remaining)
+    return bytes(encoded)
 
 
 class _Varints(dict[int, bytes]):
@@ -196,18 +196,18 @@ def _array(item: Encode) -> Encode:
             raise SchemaMismatch(f"a list is wanted, not {describe(values)}")
         if not values:
             return b"\0"
-        made = [_VARINTS[len(values)]]
+        parts = [_VARINTS[len(values)]]
         try:
             for value in values:
-                made.append(item(value))
+                parts.append(item(value))
         except SchemaMismatch as mismatch:
-            raise mismatch.within(f"[{len(made) - 1}]") from None
-        if not made[1] and len(values) > MAX_EMPTY_ITEMS:
+            raise mismatch.within(f"[{len(parts) - 1}]") from None
+        if not parts[1] and len(values) > MAX_EMPTY_ITEMS:
             raise SchemaMismatch(
                 f"{len(values)} items that take no bytes are more than {MAX_EMPTY_ITEMS}"
             )
-        made.append(b"\0")
-        return b"".join(made)
+        parts.append(b"\0")
+        return b"".join(parts)
 
     return encode
 
@@ -218,21 +218,21 @@ def _map(item: Encode) -> Encode:
             raise SchemaMismatch(f"a dict is wanted, not {describe(values)}")
         if not values:
             return b"\0"
-        made = [_VARINTS[len(values)]]
+        parts = [_VARINTS[len(values)]]
         for key, value in values.items():
-            made.append(_string(key))
+            parts.append(_string(key))
             try:
-                made.append(item(value))
+                parts.append(item(value))
             except SchemaMismatch as mismatch:
                 raise mismatch.within(f"[{key!r}]") from None
-        made.append(b"\0")
-        return b"".join(made)
+        parts.append(b"\0")
+        return b"".join(parts)
 
     return encode
 
 
-def _logical(made: Logical, plain: Encode) -> Encode:
-    python, write = made.python, made.write
+def _logical(logical_type: Logical, plain: Encode) -> Encode:
+    python, write = logical_type.python, logical_type.write
 
     def encode(value: Any) -> bytes:
         return plain(write(value) if isinstance(value, python) else value)
@@ -254,7 +254,7 @@ def attributes(cls: type) -> tuple[tuple[str, str], ...] | None:
 
 
 @lru_cache(maxsize=1000)
-def _reader(cls: type) -> Callable[[Any], dict[str, Any]] | None:
+def _dict_maker(cls: type) -> Callable[[Any], dict[str, Any]] | None:
     """Makes a dict of an object of a class with fields."""
     found = attributes(cls)
     if not found:
@@ -269,35 +269,37 @@ def _reader(cls: type) -> Callable[[Any], dict[str, Any]] | None:
 def _record(name: str, fields: dict[str, Encode], defaults: dict[str, Any]) -> Encode:
     """`fields` and `defaults` grow as the schema is read."""
 
-    def whole(value: Any) -> dict[str, Any]:
+    def with_defaults(value: Any) -> dict[str, Any]:
         """With all fields of the schema, and no other. Raises SchemaMismatch."""
         cls: type = type(value)
-        read = _reader(cls)
-        given = value if read is None else read(value)
-        if not isinstance(given, Mapping):
+        read = _dict_maker(cls)
+        field_values = value if read is None else read(value)
+        if not isinstance(field_values, Mapping):
             raise SchemaMismatch(
                 f"a record {name} is wanted: a dict, dataclass or Struct, not {describe(value)}"
             )
-        for unknown in given.keys() - fields.keys():
+        for unknown in field_values.keys() - fields.keys():
             raise SchemaMismatch(f"record {name} has no field {unknown!r}")
-        for missing in fields.keys() - given.keys() - defaults.keys():
+        for missing in fields.keys() - field_values.keys() - defaults.keys():
             raise SchemaMismatch(f"field {missing} of record {name} is missing, and has no default")
-        return {each: given[each] if each in given else defaults[each] for each in fields}
+        return {
+            each: field_values[each] if each in field_values else defaults[each] for each in fields
+        }
 
     def encode(value: Any) -> bytes:
         if type(value) is not dict or len(value) != len(fields):
-            value = whole(value)
-        made: list[bytes] = []
+            value = with_defaults(value)
+        parts: list[bytes] = []
         field = ""
         try:
             for field, each in fields.items():
-                made.append(each(value[field]))
+                parts.append(each(value[field]))
         except KeyError:
-            whole(value)  # says what is missing, or too much
+            with_defaults(value)  # says what is missing, or too much
             raise
         except SchemaMismatch as mismatch:
             raise mismatch.within(f".{field}") from None
-        return b"".join(made)
+        return b"".join(parts)
 
     return encode
 
@@ -338,11 +340,13 @@ class _Branch(msgspec.Struct, frozen=True):
     def __call__(self, value: Any) -> bytes:
         return self.prefix + self.encode(value)
 
-    def is_meant_for(self, value: Any) -> bool:
+    def is_natural_for(self, value: Any) -> bool:
         cls: type = type(value)
         if self.size >= 0:
             return (
-                isinstance(value, Mapping) if _reader(cls) is None else cls.__name__ == self.short
+                isinstance(value, Mapping)
+                if _dict_maker(cls) is None
+                else cls.__name__ == self.short
             )
         return isinstance(value, self.python) and (cls is not bool or bool in self.python)
 
@@ -368,12 +372,12 @@ def _union(branches: list[_Branch]) -> Encode:
                 if value[0] in (branch.name, branch.short):
                     return branch(value[1])
             raise SchemaMismatch(f"the union has no branch {value[0]!r:.80}: it has {names}")
-        meant = [branch for branch in in_order if branch.is_meant_for(value)]
-        for branch in (*meant, *(each for each in branches if each not in meant)):
+        natural = [branch for branch in in_order if branch.is_natural_for(value)]
+        for branch in (*natural, *(each for each in branches if each not in natural)):
             try:
                 return branch(value)
             except SchemaMismatch:
-                if len(meant) == 1 and branch is meant[0] and branch.size >= 0:
+                if len(natural) == 1 and branch is natural[0] and branch.size >= 0:
                     raise  # it says more
         raise SchemaMismatch(f"{describe(value)} fits no branch of the union: {names}")
 
@@ -386,7 +390,7 @@ def _union(branches: list[_Branch]) -> Encode:
 class _Encoders:
     """Makes the functions of one schema."""
 
-    def __init__(self, schema: Parsed) -> None:
+    def __init__(self, schema: ParsedSchema) -> None:
         self._schema = schema
         self._records: dict[str, Encode] = {}
 
@@ -396,8 +400,8 @@ class _Encoders:
             return self._of_union(schema)
         if schema["type"] in RECORDS:
             return self._of_record(schema)
-        plain, made = self._plain(schema["type"], schema), logical(schema)
-        return plain if made is None else _logical(made, plain)
+        plain, logical_type = self._plain(schema["type"], schema), logical(schema)
+        return plain if logical_type is None else _logical(logical_type, plain)
 
     def _plain(self, kind: str, schema: Json) -> Encode:
         match kind:
@@ -430,8 +434,8 @@ class _Encoders:
         for number, each in enumerate(schema):
             encode = self.of(each)
             plain = self._schema.of(each)
-            kind, made = plain["type"], logical(plain)
-            python = _PYTHON.get(kind, ()) if made is None else made.python
+            kind, logical_type = plain["type"], logical(plain)
+            python = _PYTHON.get(kind, ()) if logical_type is None else logical_type.python
             size = len(plain["fields"]) if kind in RECORDS else -1
             name = plain.get("name", kind)
             branches.append(_Branch(name, _VARINTS[number], encode, python, size))

@@ -65,4 +65,4 @@ class Node:
     data: bytes = b""
     writer: Json = None
     reader: Json = None
-    places: list[int] = field(default_factory=list)
+    indexes: list[int] = field(default_factory=list)

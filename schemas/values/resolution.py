@@ -10,8 +10,8 @@ from typing import Protocol
 from folkmoot.schemas.avro.defaults import Json
 from folkmoot.schemas.avro.identity import RECORDS
 from folkmoot.schemas.avro.logical import logical
-from folkmoot.schemas.avro.matching import chosen, factor, fits, promotes, sources
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.matching import choose_branch, fits, promotes, sources, unit_factor
+from folkmoot.schemas.avro.parsed import ParsedSchema
 from folkmoot.schemas.values.encoding import default_body
 from folkmoot.schemas.values.program import OPS, Node, Op
 
@@ -27,8 +27,8 @@ class ColumnTree(Protocol):
 
 def resolve(
     nodes: list[Node],
-    writer: Parsed,
-    reader: Parsed,
+    writer: ParsedSchema,
+    reader: ParsedSchema,
     shape: ColumnTree | None = None,
     *,
     of_any_name: bool = False,
@@ -47,7 +47,7 @@ def resolve(
 
 class _Pair:
     def __init__(
-        self, nodes: list[Node], writer: Parsed, reader: Parsed, *, skips: bool = False
+        self, nodes: list[Node], writer: ParsedSchema, reader: ParsedSchema, *, skips: bool = False
     ) -> None:
         """`skips`: the values are read over, each as it was written."""
         self._nodes = nodes
@@ -95,23 +95,23 @@ class _Pair:
             return self._items(w, r, shape, where)
         number, node = self._add(OPS[kind], where, w, r, _column(shape))
         if kind == "enum":
-            places = {symbol: place for place, symbol in enumerate(r["symbols"])}
+            indexes = {symbol: index for index, symbol in enumerate(r["symbols"])}
             default = r.get("default")
-            otherwise = places[default] if default in r["symbols"] else -1
-            node.children = [places.get(each, otherwise) for each in w["symbols"]]
+            otherwise = indexes[default] if default in r["symbols"] else -1
+            node.children = [indexes.get(each, otherwise) for each in w["symbols"]]
         else:
-            node.size = w["size"] if kind == "fixed" else int(factor(w, r))
+            node.size = w["size"] if kind == "fixed" else int(unit_factor(w, r))
         return number
 
     def _into_union(self, w: Json, r: list[Json], shape: ColumnTree | None, where: str) -> int:
         branches = [self._reader.of(each) for each in r]
-        place = chosen(w, branches)
-        if place is None:
-            return self._fail(where, f"the reader's union has no branch for {_named(w)}")
+        index = choose_branch(w, branches)
+        if index is None:
+            return self._fail(where, f"the reader's union has no branch for {_describe(w)}")
         columns = [number for number, each in enumerate(branches) if each["type"] != "null"]
-        if shape is None or len(columns) == 1 or place not in columns:
-            return self.node(w, branches[place], shape, where)
-        member = self.node(w, branches[place], shape.children[columns.index(place)], where)
+        if shape is None or len(columns) == 1 or index not in columns:
+            return self.node(w, branches[index], shape, where)
+        member = self.node(w, branches[index], shape.children[columns.index(index)], where)
         return self._struct(where, [member], shape.column)
 
     def _items(self, w: Json, r: Json, shape: ColumnTree | None, where: str) -> int:
@@ -132,21 +132,23 @@ class _Pair:
             return self._records[key]
         number, node = self._add(Op.RECORD, where, w, r, _column(shape))
         self._records[key] = number
-        read = {} if self._skips else sources(w, r)
+        reader_indexes = {} if self._skips else sources(w, r)
         for field in w["fields"]:
             inside = f"{where}.{field['name']}" if where else field["name"]
-            place = read.get(field["name"], -1)
-            node.places.append(place)
-            if place < 0:
+            index = reader_indexes.get(field["name"], -1)
+            node.indexes.append(index)
+            if index < 0:
                 node.children.append(self._skip(field["type"], inside))
             else:
-                there = r["fields"][place]["type"]
-                node.children.append(self.node(field["type"], there, _inner(shape, place), inside))
-        for place, field in enumerate([] if self._skips else r["fields"]):
-            if place not in read.values():
+                reader_type = r["fields"][index]["type"]
+                node.children.append(
+                    self.node(field["type"], reader_type, _inner(shape, index), inside)
+                )
+        for index, field in enumerate([] if self._skips else r["fields"]):
+            if index not in reader_indexes.values():
                 inside = f"{where}.{field['name']}" if where else field["name"]
-                node.places.append(place)
-                node.children.append(self._default(field, _inner(shape, place), inside))
+                node.indexes.append(index)
+                node.children.append(self._default(field, _inner(shape, index), inside))
         return number
 
     def _default(self, field: Json, shape: ColumnTree | None, where: str) -> int:
@@ -187,32 +189,34 @@ def _column(shape: ColumnTree | None) -> int:
     return -1 if shape is None else shape.column
 
 
-def _inner(shape: ColumnTree | None, place: int) -> ColumnTree | None:
-    return None if shape is None else shape.children[place]
+def _inner(shape: ColumnTree | None, index: int) -> ColumnTree | None:
+    return None if shape is None else shape.children[index]
 
 
 def _mismatch(w: Json, r: Json, *, is_column: bool) -> str:
     """Why a value of `w` cannot be one of `r`, looking at the two alone; nothing if it can."""
     if not fits(w, r) and not promotes(w, r):
-        why = f"{_named(w)} cannot be read as {_named(r)}"
+        why = f"{_describe(w)} cannot be read as {_describe(r)}"
         is_renamed = "name" in w and "name" in r and w.get("size") == r.get("size")
         return f"{why}: give that an alias" if is_renamed else why
     if not is_column and logical(w) and logical(r):
         return ""  # Python's decimals and times have any scale and unit
-    return _other_meaning(w, r)
+    return _meaning_mismatch(w, r)
 
 
-def _other_meaning(w: Json, r: Json) -> str:
+def _meaning_mismatch(w: Json, r: Json) -> str:
     """Numbers that would silently be others: of another scale, or in a unit that has no room for them."""
     mean = [each.get("logicalType") for each in (w, r)]
     if mean[0] == mean[1] == "decimal" and logical(w) and logical(r):
         scales = [each.get("scale", 0) for each in (w, r)]
         if scales[0] != scales[1]:
             return f"a decimal of scale {scales[0]} cannot be read as one of {scales[1]}"
-    return "" if factor(w, r) >= 1 else f"{mean[0]} cannot be read as {mean[1]}, which is coarser"
+    return (
+        "" if unit_factor(w, r) >= 1 else f"{mean[0]} cannot be read as {mean[1]}, which is coarser"
+    )
 
 
-def _named(schema: Json) -> str:
+def _describe(schema: Json) -> str:
     kind, name = schema["type"], schema.get("name")
     if name:
         return f"{kind} {name}"

@@ -112,9 +112,9 @@ class AvroSerializer(Generic[T]):
 
         While `may_wait()` is False, a call that needs the registry raises WouldWait.
         """
-        made = copy(self)
-        made._field, made._may_wait, made._prepared = field, may_wait, {}
-        return made
+        clone = copy(self)
+        clone._field, clone._may_wait, clone._prepared = field, may_wait, {}
+        return clone
 
     def serialize(self, topic: str, value: T, /) -> bytes:
         """Raises SerializationError for a value that does not fit, with the path to what is wrong.
@@ -129,10 +129,10 @@ class AvroSerializer(Generic[T]):
         try:
             return frame + encode(value)
         except (SchemaMismatch, RecursionError) as error:
-            said = "it is nested too deeply" if isinstance(error, RecursionError) else error
-            failed = SerializationError(f"the value does not fit {name}: {said}")
-            failed.schema_id = number
-            raise failed from None
+            reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+            wrapped = SerializationError(f"the value does not fit {name}: {reason}")
+            wrapped.schema_id = number
+            raise wrapped from None
 
     def prepare(self, topic: str, cls: type = object) -> int:
         """Have the schema of a topic ready before the first value → its id. Raises as `serialize`.
@@ -148,16 +148,18 @@ class AvroSerializer(Generic[T]):
                 f"the schema of topic {topic} is not known yet, and nothing may wait for the registry "
                 "here: send a first record elsewhere"
             )
-        number, subject = self._found(topic, avro_schema(cls) if self._is_derived else self._schema)
+        number, subject = self._find_id(
+            topic, avro_schema(cls) if self._is_derived else self._schema
+        )
         text = self.registry.resolved(number, subject=subject)
         name = f"schema {number}" if subject is None else f"schema {number} of {subject}"
-        made = FRAME.pack(MAGIC, number), self._encoder(number, text), number, name
+        prepared = FRAME.pack(MAGIC, number), self._encoder(number, text), number, name
         while len(self._prepared) >= MAX_PREPARED:
             self._prepared.pop(next(iter(self._prepared)), None)
-        self._prepared[key] = made
-        return made
+        self._prepared[key] = prepared
+        return prepared
 
-    def _found(self, topic: str, schema: Any) -> tuple[int, str | None]:
+    def _find_id(self, topic: str, schema: Any) -> tuple[int, str | None]:
         """The id to write with, and the subject if there is one."""
         registry = self.registry
         if self._id is not None:

@@ -1,7 +1,7 @@
 """Confluent's wire format: byte 0, the schema's id in four bytes, the Avro body.
 
 In its second form byte 1 and the schema's GUID take the place of the id. Either may stand in a header
-of the record, with the body alone as the value: readers put it in front first (`framed`).
+of the record, with the body alone as the value: readers put it in front first (`prepend_frames`).
 """
 
 import struct
@@ -41,7 +41,7 @@ def header_name(field: Field) -> str:
     return f"__{field}_schema_id"
 
 
-def framed(
+def prepend_frames(
     field: Field, cells: Sequence[bytes | None], headers: Sequence[Headers] | None
 ) -> Sequence[bytes | None]:
     """Keys or values, and in front of each what its record's header says of its schema, where one does."""

@@ -10,56 +10,62 @@ from folkmoot.spark_apps.offsets.log_watch import LogWatch
 from folkmoot.spark_apps.options.config import Bound
 
 
-def resolved(
+def resolve(
     bound: Bound, partitions: Mapping[TopicPartition, str], logs: LogWatch
 ) -> dict[TopicPartition, int]:
     """Return the offsets at a bound, of partitions with their topics' ids, as far as brokers answer in time.
 
     Raises NoOffset where a partition has no record of the time asked for, and the bound is not lenient.
     """
-    found: dict[TopicPartition, int] = {}
-    places: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
+    unresolved: dict[TopicPartition, int] = {}
     times: dict[TopicPartition, int] = {}
     for each in partitions:
         time = bound.times.get(each, bound.time)
         if time is not None:
             times[each] = time
         else:
-            places[each] = bound.offsets.get(each, bound.place)
+            unresolved[each] = bound.offsets.get(each, bound.default_offset)
     for each, first in (logs.first_at(times) if times else {}).items():
         if first is not None:
-            found[each] = first
+            offsets[each] = first
         elif bound.lenient:
-            places[each] = LATEST
+            unresolved[each] = LATEST
         else:
             raise NoOffset(
                 f"{each} has no record of {times[each]} ms or later: set "
                 "startingOffsetsByTimestampStrategy=latest to begin at its end"
             )
-    found.update({each: place for each, place in places.items() if place >= 0})
+    offsets.update({each: offset for each, offset in unresolved.items() if offset >= 0})
     for end in (EARLIEST, LATEST):
-        asked = {each: partitions[each] for each, place in places.items() if place == end}
-        if asked:
-            found.update(logs.find(asked, end))
-    return found
+        requested = {each: partitions[each] for each, offset in unresolved.items() if offset == end}
+        if requested:
+            offsets.update(logs.find(requested, end))
+    return offsets
 
 
-def existing(
+def drop_unconfirmed(
     bound: Bound,
-    found: Mapping[TopicPartition, int],
+    offsets: Mapping[TopicPartition, int],
     ids: Mapping[TopicPartition, str],
     logs: LogWatch,
 ) -> dict[TopicPartition, int]:
-    """Return what was `found`, without offsets named in the options that no leader has confirmed.
+    """Return `offsets` without those named in the options that no leader has confirmed.
 
     Raises OffsetOutOfRange for one behind its log's end.
     """
-    named = {each: ids[each] for each in found if found[each] == bound.offsets.get(each)}
-    ends = logs.find(named, LATEST) if named else {}
+    named_partitions = {
+        each: ids[each] for each in offsets if offsets[each] == bound.offsets.get(each)
+    }
+    ends = logs.find(named_partitions, LATEST) if named_partitions else {}
     for each, end in sorted(ends.items()):
-        if is_beyond(found[each], end):
-            raise OffsetOutOfRange(f"{each} ends at {end}: it cannot be read from {found[each]} on")
-    return {each: at for each, at in found.items() if each not in named or each in ends}
+        if is_beyond(offsets[each], end):
+            raise OffsetOutOfRange(
+                f"{each} ends at {end}: it cannot be read from {offsets[each]} on"
+            )
+    return {
+        each: at for each, at in offsets.items() if each not in named_partitions or each in ends
+    }
 
 
 def check_existing(bound: Bound, counts: Mapping[str, int], name: str) -> None:

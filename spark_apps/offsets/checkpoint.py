@@ -52,7 +52,7 @@ class Range(NamedTuple):
         return self.end - self.first
 
 
-class AtStart(NamedTuple):
+class InitialTopic(NamedTuple):
     """A topic when the query began for the first time."""
 
     topic_id: str
@@ -69,11 +69,13 @@ class Ends(msgspec.Struct, frozen=True):
     group: str
     ranges: Mapping[TopicPartition, Range] = {}
     topic_ids: Mapping[str, str] = {}
-    at_start: Mapping[str, AtStart] = {}
+    initial_topics: Mapping[str, InitialTopic] = {}
     task_records: int = 0
     reader_schema: int = 0
 
-    def processed(self, partition: TopicPartition, topic_id: str, reset: str = "") -> Range | None:
+    def processed_range(
+        self, partition: TopicPartition, topic_id: str, reset: str = ""
+    ) -> Range | None:
         """Everything below its end went through the sink, if these are the ends of a finished batch."""
         found = self.ranges.get(partition)
         if found is None or self.topic_ids.get(partition.topic) != topic_id:
@@ -86,23 +88,23 @@ class QueryOffsets:
 
     def __init__(self, group: str) -> None:
         self._group = group
-        self._known: deque[tuple[Mapping[str, Any], Ends]] = deque(maxlen=2)
+        self._recent: deque[tuple[Mapping[str, Any], Ends]] = deque(maxlen=2)
         """The end of the last batch, and that of the next one."""
 
-    def parse(self, found: Mapping[str, Any]) -> Ends:
+    def parse(self, requested: Mapping[str, Any]) -> Ends:
         """Read an offset back. Raises ConfigError if it is none of ours, or another group's."""
-        for known, ends in self._known:
-            if known == found:
+        for offset, ends in self._recent:
+            if offset == requested:
                 return ends
-        ends = from_json(found, self._group)
-        self._known.append((found, ends))
+        ends = from_json(requested, self._group)
+        self._recent.append((requested, ends))
         return ends
 
     def to_json(self, ends: Ends) -> dict[str, Any]:
         """Return what the engine gets; `parse` knows it."""
-        made = to_json(ends)
-        self._known.append((made, ends))
-        return made
+        offset = to_json(ends)
+        self._recent.append((offset, ends))
+        return offset
 
 
 class _Json(msgspec.Struct, frozen=True):
@@ -112,7 +114,7 @@ class _Json(msgspec.Struct, frozen=True):
     g: str
     p: dict[str, Range] = {}
     t: dict[str, str] = {}
-    s: dict[str, AtStart] = {}
+    s: dict[str, InitialTopic] = {}
     n: int = 0
     r: int = 0
 
@@ -128,36 +130,36 @@ def to_json(ends: Ends) -> dict[str, Any]:
         "n": ends.task_records,
         "p": ranges,
         **({"r": ends.reader_schema} if ends.reader_schema else {}),
-        "s": {topic: [*each] for topic, each in sorted(ends.at_start.items())},
+        "s": {topic: [*each] for topic, each in sorted(ends.initial_topics.items())},
         "t": dict(sorted(ends.topic_ids.items())),
         "v": VERSION,
     }
 
 
-def from_json(found: Mapping[str, Any], group: str) -> Ends:
+def from_json(offset: Mapping[str, Any], group: str) -> Ends:
     """Read an offset back. Raises ConfigError if it is none of ours, or another group's."""
     try:
-        read = msgspec.convert(found, _Json)
-        ranges = {_partition(name): each for name, each in read.p.items()}
+        decoded = msgspec.convert(offset, _Json)
+        ranges = {_partition(name): each for name, each in decoded.p.items()}
         if any(not 0 <= each.first <= each.end for each in ranges.values()):
             raise ValueError("a range runs backwards")
-        if {partition.topic for partition in ranges} - read.t.keys():
+        if {partition.topic for partition in ranges} - decoded.t.keys():
             raise ValueError("a topic has no id")
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigError(
             f"the checkpoint does not hold offsets of format folkmoot ({error}): use another one"
         ) from None
-    if read.v != VERSION:
+    if decoded.v != VERSION:
         raise ConfigError(
-            f"the checkpoint holds offsets of version {read.v}, known here is {VERSION}: use a new "
+            f"the checkpoint holds offsets of version {decoded.v}, known here is {VERSION}: use a new "
             "checkpointLocation; the group's committed offsets are kept"
         )
-    if read.g != group:
+    if decoded.g != group:
         raise ConfigError(
-            f"the checkpoint belongs to {_group(read.g)}, the options say {_group(group)}: "
+            f"the checkpoint belongs to {_group(decoded.g)}, the options say {_group(group)}: "
             "each group needs a checkpoint of its own"
         )
-    return Ends(read.g, ranges, read.t, read.s, read.n, read.r)
+    return Ends(decoded.g, ranges, decoded.t, decoded.s, decoded.n, decoded.r)
 
 
 def _group(name: str) -> str:

@@ -56,7 +56,7 @@ _ROOM: Final = 64 * 1024 * 1024
 log = logging.getLogger(__name__)
 
 
-class Place(NamedTuple):
+class ReadPosition(NamedTuple):
     """The position of reading, and the leader epoch of all records before it (-1: unknown)."""
 
     topic_id: str
@@ -67,7 +67,7 @@ class Place(NamedTuple):
 class End(NamedTuple):
     """The end of a partition under a leader epoch; `start` is its known start.
 
-    `doubts` is the epoch of what was read before, as long as this leader has not been heard about it;
+    `unverified_epoch` is the epoch of the last record read, until this leader has confirmed it;
     `refused` an offset that the leader has refused, since its log ends before it.
     """
 
@@ -75,7 +75,7 @@ class End(NamedTuple):
     offset: int
     epoch: int
     start: int = 0
-    doubts: int = NO_EPOCH
+    unverified_epoch: int = NO_EPOCH
     refused: int = -1
 
 
@@ -88,60 +88,64 @@ class LogWatch:
 
     def __init__(self, config: SourceConfig, discover: Callable[[], Sequence[str] | None]) -> None:
         self._discover = discover
-        self._found: frozenset[str] = frozenset()
+        self._broker_addresses: frozenset[str] = frozenset()
         self._config = ConsumerConfig[bytes, bytes](
             zookeeper=config.zookeeper, client_id=config.clientId, listener=config.listener
         )
-        self._cluster = Cluster.of(self._config, self._discovered)
+        self._cluster = Cluster.of(self._config, self._discover_brokers)
         self.truncated: dict[TopicPartition, int] = {}
         """The offset at which a partition's log parts from the records that were read. The caller that
         handles one removes it."""
-        self._told: dict[TopicPartition, End] = {}
-        self._waiting: dict[int, tuple[str, dict[TopicPartition, End]]] = {}
-        self._not_before: dict[TopicPartition, float] = {}
+        self._known_ends: dict[TopicPartition, End] = {}
+        self._in_flight: dict[int, tuple[str, dict[TopicPartition, End]]] = {}
+        self._retry_after: dict[TopicPartition, float] = {}
         self._sizes: dict[str, float] = {}
         self._topics: set[str] = set()
-        self._looked_after: tuple[Mapping[TopicPartition, Place], int] | None = None
-        """Places that all have a fetch that waits, at the leaders of that version of the metadata."""
+        self._watched: tuple[Mapping[TopicPartition, ReadPosition], int] | None = None
+        """Positions that all have a fetch that waits, at the leaders of that version of the metadata."""
 
     def watch(
-        self, places: Mapping[TopicPartition, Place], wait: float, wake: Wakeup
+        self, positions: Mapping[TopicPartition, ReadPosition], timeout: float, wakeup: Wakeup
     ) -> dict[TopicPartition, End]:
         """The ends of these partitions, as far as they are known.
 
         If some are unknown, or none is past its position, wait up to `timeout` seconds for a change, or for
-        `wake`.
+        `wakeup`.
         """
-        deadline = monotonic() + wait
+        deadline = monotonic() + timeout
         is_over = False
         while True:
-            self._look_after(places)
+            self._send_fetches(positions)
             ends = {
-                each: at for each in places if (at := self._end(each, places[each])) is not None
+                each: end
+                for each in positions
+                if (end := self._end(each, positions[each])) is not None
             }
             if is_over:
                 return ends
-            has_more = any(at.offset > places[each].offset for each, at in ends.items())
-            enough = has_more and len(ends) == len(places)
-            left = 0.0 if enough or self.truncated else deadline - monotonic()
-            replies = self._cluster.poll(max(0.0, left), wake)
+            has_more = any(end.offset > positions[each].offset for each, end in ends.items())
+            enough = has_more and len(ends) == len(positions)
+            remaining = 0.0 if enough or self.truncated else deadline - monotonic()
+            replies = self._cluster.poll(max(0.0, remaining), wakeup)
             for reply in replies:
-                self._take(reply)
+                self._handle_reply(reply)
             late = monotonic() - deadline
-            is_over = late >= (0.0 if len(ends) == len(places) else PATIENCE)
-            if not replies and (left <= 0 or late >= 0 or wake.wait(0.0)):
+            is_over = late >= (0.0 if len(ends) == len(positions) else PATIENCE)
+            if not replies and (remaining <= 0 or late >= 0 or wakeup.wait(0.0)):
                 return ends
 
     def find(
-        self, wanted: Mapping[TopicPartition, str], place: int, wait: float = ANSWER_WAIT
+        self, partitions: Mapping[TopicPartition, str], target: int, wait: float = ANSWER_WAIT
     ) -> dict[TopicPartition, int]:
-        """The offsets at `place` (EARLIEST or LATEST), as far as they are answered in time."""
-        there = {
+        """The offsets at `target` (EARLIEST or LATEST), as far as they are answered in time."""
+        existing = {
             each: topic_id
-            for each, topic_id in wanted.items()
+            for each, topic_id in partitions.items()
             if not self._cluster.is_missing(each.topic)
         }
-        return list_offsets(self._cluster, place, there, wait, patient=False, others=self._take)
+        return list_offsets(
+            self._cluster, target, existing, wait, patient=False, others=self._handle_reply
+        )
 
     def first_at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The offsets of the first records of these times (ms) or later, None where there is none.
@@ -160,11 +164,11 @@ class LogWatch:
         while not (found := self._cluster.partitions(topic)):
             if self._cluster.is_missing(topic):
                 raise UnknownTopicOrPartition(f"topic {topic} does not exist")
-            if (left := deadline - monotonic()) <= 0:
+            if (remaining := deadline - monotonic()) <= 0:
                 why = f"no broker has answered about topic {topic}"
                 raise self._cluster.metadata_error or BrokerUnreachable(why)
-            for reply in self._cluster.poll(left):
-                self._take(reply)
+            for reply in self._cluster.poll(remaining):
+                self._handle_reply(reply)
         return found
 
     def topic_id(self, topic: str) -> str:
@@ -177,11 +181,11 @@ class LogWatch:
 
     def brokers(self) -> frozenset[str]:
         """Addresses that executors can ask. Raises why none is known."""
-        while not self._found:
-            found = self._discovered()
+        while not self._broker_addresses:
+            found = self._discover_brokers()
             if found is not None and not found:
                 raise BrokerUnreachable("no broker is registered: is one running?")
-        return self._found
+        return self._broker_addresses
 
     def record_bytes(self, topic: str) -> float:
         """Return the approximate bytes of a record in the log, 0 before the first one."""
@@ -192,100 +196,111 @@ class LogWatch:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    def _discovered(self) -> Sequence[str] | None:
+    def _discover_brokers(self) -> Sequence[str] | None:
         found = self._discover()
-        self._found = self._found if found is None else frozenset(found)
+        self._broker_addresses = self._broker_addresses if found is None else frozenset(found)
         return found
 
-    def _end(self, partition: TopicPartition, place: Place) -> End | None:
-        told = self._told.get(partition)
-        return told if told is not None and told.topic_id == place.topic_id else None
+    def _end(self, partition: TopicPartition, position: ReadPosition) -> End | None:
+        end = self._known_ends.get(partition)
+        return end if end is not None and end.topic_id == position.topic_id else None
 
-    def _look_after(self, places: Mapping[TopicPartition, Place]) -> None:
+    def _send_fetches(self, positions: Mapping[TopicPartition, ReadPosition]) -> None:
         """Have a fetch wait for each partition, at its leader of the moment."""
-        looked_after = places, self._cluster.version
-        if self._looked_after == looked_after:  # every trigger comes here, mostly with nothing new
+        request_key = positions, self._cluster.version
+        if self._watched == request_key:  # every trigger comes here, mostly with nothing new
             return
-        self._looked_after = looked_after
-        topics = {each.topic for each in places}
+        self._watched = request_key
+        topics = {each.topic for each in positions}
         for topic in self._topics - topics:
             self._cluster.forget(topic)  # it may be deleted, and would be asked for all the time
         self._topics = topics
         watched = {
             each: (address, entry.topic_id, entry.epoch)
-            for address, entries in self._waiting.values()
+            for address, entries in self._in_flight.values()
             for each, entry in entries.items()
         }
         by_leader: dict[tuple[str, float], dict[TopicPartition, End]] = {}
         now = monotonic()
-        for partition, place in places.items():
+        for partition, position in positions.items():
             self._cluster.want(partition.topic)
             address = self._cluster.leader_address(partition)
             epoch = self._cluster.leader_epoch(partition)
-            if watched.get(partition) == (address, place.topic_id, epoch):
+            if watched.get(partition) == (address, position.topic_id, epoch):
                 continue
-            if address is None or self._not_before.get(partition, now) > now:
-                self._looked_after = None
+            if address is None or self._retry_after.get(partition, now) > now:
+                self._watched = None
                 continue
-            told, wait = self._end(partition, place), WATCH
-            if told is None or told.epoch != epoch:
+            end, wait = self._end(partition, position), WATCH
+            if end is None or end.epoch != epoch:
                 wait = 0.0  # even that there is nothing is news
-                self._told.pop(partition, None)
-                doubts = NO_EPOCH if place.epoch == epoch else place.epoch
-                told = End(place.topic_id, place.offset, epoch, doubts=doubts)
-            elif told.offset < place.offset != told.refused:
-                told = told._replace(offset=place.offset)  # an old end, or the log has lost its own
-            by_leader.setdefault((address, wait), {})[partition] = told
+                self._known_ends.pop(partition, None)
+                unverified = NO_EPOCH if position.epoch == epoch else position.epoch
+                end = End(position.topic_id, position.offset, epoch, unverified_epoch=unverified)
+            elif end.offset < position.offset != end.refused:
+                # An old end, or the log has lost its own.
+                end = end._replace(offset=position.offset)
+            by_leader.setdefault((address, wait), {})[partition] = end
         for (address, wait), ends in by_leader.items():
-            left = iter(ends.items())
-            while some := dict(islice(left, MAX_ENTRIES)):
+            remaining = iter(ends.items())
+            while chunk := dict(islice(remaining, MAX_ENTRIES)):
                 entries = [
-                    FetchEntry(*(topic, at.topic_id, number, at.epoch, at.offset, 0, at.doubts))
-                    for (topic, number), at in some.items()
+                    FetchEntry(
+                        *(
+                            topic,
+                            end.topic_id,
+                            number,
+                            end.epoch,
+                            end.offset,
+                            0,
+                            end.unverified_epoch,
+                        )
+                    )
+                    for (topic, number), end in chunk.items()
                 ]
                 request = FetchRequest(wait, 1, _ROOM, entries)
-                self._waiting[self._cluster.send(address, Api.FETCH, request)] = address, some
+                self._in_flight[self._cluster.send(address, Api.FETCH, request)] = address, chunk
 
-    def _take(self, reply: Reply) -> None:
-        if reply.correlation_id not in self._waiting:
+    def _handle_reply(self, reply: Reply) -> None:
+        if reply.correlation_id not in self._in_flight:
             return  # the late answer to a look-up
-        _, entries = self._waiting.pop(reply.correlation_id)
-        self._looked_after = None
+        _, entries = self._in_flight.pop(reply.correlation_id)
+        self._watched = None
         if reply.error is not None:
             log.info("no ends from %s: %s", reply.address, reply.error)
-            self._not_before.update(dict.fromkeys(entries, monotonic() + PAUSE))
+            self._retry_after.update(dict.fromkeys(entries, monotonic() + PAUSE))
             return
-        left_out = dict(entries)
+        unanswered = dict(entries)
         for result, data in zip(reply.response.results, reply.payloads, strict=True):
             partition = TopicPartition(result.topic, result.partition)
-            at = left_out.pop(partition)
+            end = unanswered.pop(partition)
             if result.error:
-                self._refused(partition, at, result)
+                self._handle_error(partition, end, result)
                 continue
-            self._told[partition] = End(
-                at.topic_id, result.high_watermark, at.epoch, result.log_start
+            self._known_ends[partition] = End(
+                end.topic_id, result.high_watermark, end.epoch, result.log_start
             )
             headers = [header for header, _ in intact_batches(data)[0]]
             if records := sum(header.record_count for header in headers):
                 size = sum(header.length for header in headers)
                 self._sizes[partition.topic] = size / records
-        for partition, at in left_out.items():
-            self._told[partition] = at  # it ends where it was asked for
+        for partition, end in unanswered.items():
+            self._known_ends[partition] = end  # it ends where it was asked for
 
-    def _refused(self, partition: TopicPartition, at: End, result: FetchResult) -> None:
-        self._told.pop(partition, None)
+    def _handle_error(self, partition: TopicPartition, end: End, result: FetchResult) -> None:
+        self._known_ends.pop(partition, None)
         error = from_wire(result.error, result.message)
         if isinstance(error, LogTruncated):
-            if result.diverging_end < at.offset:
+            if result.diverging_end < end.offset:
                 self.truncated[partition] = result.diverging_end
             else:
-                self._told[partition] = at._replace(doubts=NO_EPOCH)
+                self._known_ends[partition] = end._replace(unverified_epoch=NO_EPOCH)
         elif isinstance(error, OffsetOutOfRange) and result.log_start >= 0:
             # Past the end: the log has lost records. Before the start: retention was faster.
-            refused = at.offset if at.offset > result.high_watermark else -1
-            self._told[partition] = End(
-                *(at.topic_id, result.high_watermark, at.epoch, result.log_start), refused=refused
+            refused = end.offset if end.offset > result.high_watermark else -1
+            self._known_ends[partition] = End(
+                *(end.topic_id, result.high_watermark, end.epoch, result.log_start), refused=refused
             )
         else:
             log.info("no end of %s: %s", partition, error)
-            self._not_before[partition] = monotonic() + PAUSE
+            self._retry_after[partition] = monotonic() + PAUSE

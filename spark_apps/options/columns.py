@@ -27,11 +27,11 @@ _HEADER = StructType().add("key", StringType()).add("value", BinaryType())
 
 def columns(headers: bool) -> StructType:
     """All that there are; `headers` as with the option includeHeaders."""
-    all_of_them = StructType(list(COLUMNS.fields))
-    return all_of_them.add("headers", ArrayType(_HEADER)) if headers else all_of_them
+    all_columns = StructType(list(COLUMNS.fields))
+    return all_columns.add("headers", ArrayType(_HEADER)) if headers else all_columns
 
 
-def chosen(schema: StructType, offered: StructType) -> tuple[str, ...]:
+def select_columns(schema: StructType, offered: StructType) -> tuple[str, ...]:
     """The names in a schema that a user has given, or Spark. Raises ConfigError for what is none of ours."""
     kinds = {field.name: field.dataType for field in offered.fields}
     for field in schema.fields:

@@ -25,13 +25,13 @@ from folkmoot.protocol.records import TopicPartition
 FORMAT = "folkmoot"
 NO_GROUP: Final = ""
 LATEST_SCHEMA: Final = "latest"
-OF_COLUMNS: Final = "columns"
+FROM_COLUMNS: Final = "columns"
 
 _Seconds = Annotated[declared.Seconds, Meta(gt=0)]
 _Milliseconds = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 _Count = Annotated[int, Meta(ge=1)]
 _ENDS: Final = {"earliest": EARLIEST, "latest": LATEST}
-_KAFKAS: Final = {
+_KAFKA_OPTIONS: Final = {
     "kafka.bootstrap.servers": "zookeeper",
     "kafka.group.id": "group",
     "groupidprefix": "group",
@@ -43,7 +43,7 @@ _KAFKAS: Final = {
 """Options of Spark's Kafka source, lower-cased, and what stands in their place."""
 
 
-_SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
+_SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "queryname"})
 """Options of Spark itself, which it passes on."""
 
 
@@ -54,7 +54,7 @@ class Bound(NamedTuple):
     the last record is the log's end; else it is an error.
     """
 
-    place: int
+    default_offset: int
     offsets: Mapping[TopicPartition, int] = {}
     time: int | None = None
     times: Mapping[TopicPartition, int] = {}
@@ -84,7 +84,7 @@ class ClusterConfig:
         known = {field.name.lower(): field.name for field in fields(cls)}
         texts: dict[str, str] = {}
         for name, value in options.items():
-            if name.lower() in _SPARKS:
+            if name.lower() in _SPARK_OPTIONS:
                 continue
             if name.lower() not in known:
                 raise _unknown(name, list(known.values()))
@@ -138,19 +138,19 @@ class SourceConfig(ClusterConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        ways = ("subscribe", "subscribePattern", "assign")
-        given = [f"'{each}'" for each in ways if getattr(self, each)]
-        if not given:
+        names = ("subscribe", "subscribePattern", "assign")
+        used = [f"'{each}'" for each in names if getattr(self, each)]
+        if not used:
             raise ConfigError(f"format {FORMAT} needs option 'subscribe', or one in its place")
-        if len(given) > 1:
-            raise ConfigError(f"options {' and '.join(given)} exclude each other: give one of them")
+        if len(used) > 1:
+            raise ConfigError(f"options {' and '.join(used)} exclude each other: give one of them")
         if self.subscribe and not self.topics:
             raise ConfigError("option 'subscribe' names no topic")
         for topic in self.topics:
             check_name("topic", topic)
         if self.assign and not self.assigned:
             raise ConfigError("option 'assign' names no partition")
-        self._known(self.starting(), "startingOffsets")
+        self._check_partitions(self.starting(), "startingOffsets")
         self._check_values()
 
     def _check_values(self) -> None:
@@ -210,7 +210,7 @@ class SourceConfig(ClusterConfig):
             return ()
         found = _json("assign", self.assign, dict[str, list[Annotated[int, Meta(ge=0)]]])
         return tuple(
-            sorted({TopicPartition(t, each) for t, some in found.items() for each in some})
+            sorted({TopicPartition(t, each) for t, numbers in found.items() for each in numbers})
         )
 
     def reads(self, topic: str) -> bool:
@@ -223,7 +223,7 @@ class SourceConfig(ClusterConfig):
         lenient = self.startingOffsetsByTimestampStrategy == "latest"
         return _bound(self, "starting", EARLIEST)._replace(lenient=lenient)
 
-    def _known(self, bound: Bound, name: str) -> None:
+    def _check_partitions(self, bound: Bound, name: str) -> None:
         """Raises ConfigError for partitions of topics, or partitions, that are not read."""
         if self.subscribePattern:
             return
@@ -297,9 +297,9 @@ class BatchConfig(SourceConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         ending = self.ending()
-        if ending.place == EARLIEST or EARLIEST in ending.offsets.values():
+        if ending.default_offset == EARLIEST or EARLIEST in ending.offsets.values():
             raise ConfigError("option 'endingOffsets' is the earliest: then nothing would be read")
-        self._known(ending, "endingOffsets")
+        self._check_partitions(ending, "endingOffsets")
         if self.subscribePattern:
             # Not at the top, as above.
             from folkmoot.consumers.config import check_pattern
@@ -322,7 +322,7 @@ class SinkConfig(ClusterConfig):
     columns but `_key`, `_topic`, `_partition`, `_timestamp`, `_headers` and `_offset`."""
     subject: str = ""
     """The subject of the schema that values are written by. Without it `<topic>-value`, of option `topic`."""
-    writerSchema: str = OF_COLUMNS
+    writerSchema: str = FROM_COLUMNS
     """That schema: `columns`, which is made of the columns and registered if it is compatible; `latest` of
     the subject; the id of one; `subject:version`; or a schema in JSON, registered likewise."""
     compression: str = "zstd"
@@ -338,7 +338,7 @@ class SinkConfig(ClusterConfig):
             check_name("topic", self.topic)
         _check_typed(self, ("writerSchema", "subject"))
         if self.valueFormat == "avro" and self.is_registering:
-            self.subject_written()
+            self.writer_subject()
         elif self.valueFormat == "avro" and not self.writerSchema.isdecimal():
             self.schema_version()
         # Not at the top: Spark loads this module in processes that need no more of it.
@@ -349,14 +349,14 @@ class SinkConfig(ClusterConfig):
     @property
     def is_registering(self) -> bool:
         """Return whether `writerSchema` may be new to the subject."""
-        return self.writerSchema == OF_COLUMNS or is_json(self.writerSchema)
+        return self.writerSchema == FROM_COLUMNS or is_json(self.writerSchema)
 
     @property
     def follows_latest(self) -> bool:
         """Return whether `writerSchema` may mean another one tomorrow."""
         return self.writerSchema.rpartition(":")[2] == LATEST_SCHEMA
 
-    def subject_written(self) -> str:
+    def writer_subject(self) -> str:
         """Raises ConfigError where it is not known."""
         if not self.subject and not self.topic:
             raise ConfigError(
@@ -373,7 +373,7 @@ class SinkConfig(ClusterConfig):
     def schema_version(self) -> tuple[str, str]:
         """Subject and version, where `writerSchema` names these. Raises ConfigError."""
         if self.writerSchema == LATEST_SCHEMA:
-            return self.subject_written(), LATEST_SCHEMA
+            return self.writer_subject(), LATEST_SCHEMA
         return _subject_version("writerSchema", self.writerSchema, "columns, latest")
 
     def producer(self) -> dict[str, Any]:
@@ -387,16 +387,16 @@ class SinkConfig(ClusterConfig):
         }
 
 
-def is_json(said: str) -> bool:
+def is_json(text: str) -> bool:
     """Return whether what says a schema is one itself."""
-    return said[:1] in ("{", "[", '"')
+    return text[:1] in ("{", "[", '"')
 
 
-def _subject_version(name: str, said: str, words: str) -> tuple[str, str]:
-    subject, _, version = said.rpartition(":")
+def _subject_version(name: str, value: str, words: str) -> tuple[str, str]:
+    subject, _, version = value.rpartition(":")
     if not subject or not (version.isdecimal() or version == LATEST_SCHEMA):
         raise ConfigError(
-            f"option {name!r} is {said!r}: use {words}, an id, subject:version, or a schema in JSON"
+            f"option {name!r} is {value!r}: use {words}, an id, subject:version, or a schema in JSON"
         )
     return subject, version
 
@@ -409,22 +409,22 @@ def _check_typed(config: "SourceConfig | SinkConfig", names: tuple[str, ...]) ->
             raise ConfigError(f"option {name!r} means nothing without valueFormat=avro")
 
 
-def _bound(config: SourceConfig, side: str, otherwise: int) -> Bound:
+def _bound(config: SourceConfig, prefix: str, default_offset: int) -> Bound:
     """The three options of one side, of which the first that is given counts."""
-    offsets, by_time = f"{side}Offsets", f"{side}OffsetsByTimestamp"
-    time, times, said = (getattr(config, each) for each in (f"{side}Timestamp", by_time, offsets))
+    offsets, by_time = f"{prefix}Offsets", f"{prefix}OffsetsByTimestamp"
+    time, times, text = (getattr(config, each) for each in (f"{prefix}Timestamp", by_time, offsets))
     if time is not None:
-        return Bound(otherwise, time=time)
+        return Bound(default_offset, time=time)
     if times:
-        return Bound(otherwise, times=_by_partition(by_time, times, 0))
-    if said.lower() in _ENDS:
-        return Bound(_ENDS[said.lower()])
-    if not said.startswith("{"):
+        return Bound(default_offset, times=_by_partition(by_time, times, 0))
+    if text.lower() in _ENDS:
+        return Bound(_ENDS[text.lower()])
+    if not text.startswith("{"):
         raise ConfigError(
-            f"option {offsets!r} is {said!r}: use earliest, latest, or JSON as in "
+            f"option {offsets!r} is {text!r}: use earliest, latest, or JSON as in "
             '{"flights": {"0": 23}}'
         )
-    return Bound(otherwise, _by_partition(offsets, said, EARLIEST))
+    return Bound(default_offset, _by_partition(offsets, text, EARLIEST))
 
 
 def _by_partition(name: str, text: str, least: int) -> dict[TopicPartition, int]:
@@ -449,13 +449,13 @@ def _json(name: str, text: str, kind: Any) -> Any:
 
 
 def _unknown(name: str, known: list[str]) -> ConfigError:
-    ours = _KAFKAS.get(name.lower())
+    ours = _KAFKA_OPTIONS.get(name.lower())
     if ours is None and not name.lower().startswith("kafka."):
         lowered = {each.lower(): each for each in known}
         near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
         hint = f"did you mean {lowered[near[0]]!r}?" if near else f"known are {', '.join(known)}"
         return ConfigError(f"option {name!r} is not known to format {FORMAT}: {hint}")
-    said = f"use {ours!r}" if ours else f"known are {', '.join(known)}"
+    advice = f"use {ours!r}" if ours else f"known are {', '.join(known)}"
     return ConfigError(
-        f"option {name!r} is one of Kafka's, which format {FORMAT} does not read: {said}"
+        f"option {name!r} is one of Kafka's, which format {FORMAT} does not read: {advice}"
     )

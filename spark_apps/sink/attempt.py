@@ -1,4 +1,4 @@
-"""Attempts at a round of rows, as they are noted in ZooKeeper (coordination.producer_takeovers)."""
+"""Attempts at an epoch of rows, as they are noted in ZooKeeper (coordination.producer_takeovers)."""
 
 import logging
 import time
@@ -32,28 +32,30 @@ log = logging.getLogger(__name__)
 
 
 class Attempt:
-    """This attempt at a round under a name. All calls raise ProducerFenced once a later one has begun."""
+    """This attempt at an epoch under a name. All calls raise ProducerFenced once a later one has begun."""
 
-    def __init__(self, name: str, round_: int, finder: ZooKeeperDiscovery) -> None:
-        """Raises ProducerFenced also if a later round has begun; ZooKeeperUnreachable."""
+    def __init__(self, name: str, epoch: int, finder: ZooKeeperDiscovery) -> None:
+        """Raises ProducerFenced also if a later epoch has begun; ZooKeeperUnreachable."""
         self._name = name
         self._id = uuid4().hex
         self._finder = finder
-        self.taken = ask(finder, partial(take_over, name, round_, self._id))
+        self.claim = run_with_retries(finder, partial(take_over, name, epoch, self._id))
 
-    def begin_in(self, topic_id: str, here: list[Begin]) -> Begun:
-        """Note where the round begins in a topic's partitions; returns what an earlier attempt has noted."""
-        return ask(self._finder, partial(begin, self._name, self._id, topic_id, here))
+    def begin_in(self, topic_id: str, begins: list[Begin]) -> Begun:
+        """Note where the epoch begins in a topic's partitions; returns what an earlier attempt has noted."""
+        return run_with_retries(
+            self._finder, partial(begin, self._name, self._id, topic_id, begins)
+        )
 
     def begin_again(self) -> None:
-        """Let the round begin behind all that was written of it."""
-        ask(self._finder, partial(begin_again, self._name, self._id))
+        """Let the epoch begin behind all that was written of it."""
+        run_with_retries(self._finder, partial(begin_again, self._name, self._id))
 
 
 def check_tasks(
-    zookeeper: str | Connect, listener: str, prefix: str, round_: int, tasks: Collection[int]
+    zookeeper: str | Connect, listener: str, prefix: str, epoch: int, tasks: Collection[int]
 ) -> None:
-    """Raise RowsChanged, once, if an earlier attempt has written a round by other tasks than these, too.
+    """Raise RowsChanged, once, if an earlier attempt has written an epoch by other tasks than these, too.
 
     Names are `prefix` and a task's number. All of these tasks have ended. If this process dies before the
     last name is corrected, the batch raises it when it runs again. If it dies after that, it has logged
@@ -61,21 +63,21 @@ def check_tasks(
     """
     finder = ZooKeeperDiscovery(connector(zookeeper), SESSION_TIMEOUT, listener)
     with closing(finder):
-        others = ask(finder, partial(begun_by_others, prefix, round_, tasks))
-        if not others:
+        other_attempts = run_with_retries(finder, partial(begun_by_others, prefix, epoch, tasks))
+        if not other_attempts:
             return
-        changed = RowsChanged(
-            f"an attempt before has written this batch in other tasks, too ({', '.join(others)}): their "
-            "rows are there twice (a batch must be divided in the same way when it runs again)"
+        error = RowsChanged(
+            f"an attempt before has written this batch in other tasks, too ({', '.join(other_attempts)}): "
+            "their rows are there twice (a batch must be divided in the same way when it runs again)"
         )
-        log.warning("%s", changed)
-        for name, attempt in others.items():
+        log.warning("%s", error)
+        for name, attempt in other_attempts.items():
             with suppress(ProducerFenced):  # it still runs: the next attempt finds it once more
-                ask(finder, partial(begin_again, name, attempt))
-    raise changed
+                run_with_retries(finder, partial(begin_again, name, attempt))
+    raise error
 
 
-def ask(finder: ZooKeeperDiscovery, recipe: Callable[[], Recipe[T]]) -> T:
+def run_with_retries(finder: ZooKeeperDiscovery, recipe: Callable[[], Recipe[T]]) -> T:
     """Return what a recipe returns that may be begun anew. Raises ZooKeeperUnreachable."""
     deadline = time.monotonic() + PATIENCE
     while True:

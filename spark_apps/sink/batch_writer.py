@@ -1,4 +1,4 @@
-"""Writes rounds of rows, each row once, whichever process runs a round again."""
+"""Writes epochs of rows, each row once, whichever process runs an epoch again."""
 
 import logging
 import time
@@ -28,9 +28,9 @@ from folkmoot.spark_apps.sink import written_rows
 from folkmoot.spark_apps.sink.attempt import PATIENCE, PAUSE, SESSION_TIMEOUT, Attempt
 from folkmoot.spark_apps.sink.row_producer import RowProducer
 from folkmoot.spark_apps.sink.rows import Int64s, Placement, Rows
-from folkmoot.spark_apps.sink.written_rows import RowsDigest, WrittenRows, written_by
+from folkmoot.spark_apps.sink.written_rows import RowsDigest, WrittenRows, digest_records
 from folkmoot.spark_apps.tasks.reading import ReadOptions
-from folkmoot.spark_apps.tasks.worker_process import kept
+from folkmoot.spark_apps.tasks.worker_process import borrow
 
 TOPIC_PATIENCE: Final = 3.0
 
@@ -46,17 +46,17 @@ class _Topic:
     written: dict[int, WrittenRows] = field(default_factory=dict)
 
 
-def kept_writer(
+def borrow_writer(
     zookeeper: str, options: Mapping[str, Any], *, named: bool
 ) -> AbstractContextManager["IdempotentBatchWriter"]:
-    """Lend a writer to a task, as worker_process.kept says."""
+    """Lend a writer to a task, as worker_process.borrow says."""
     kind = ("writer", zookeeper, named, *sorted(options.items()))
-    return kept(kind, lambda: IdempotentBatchWriter(zookeeper, named=named, **options))
+    return borrow(kind, lambda: IdempotentBatchWriter(zookeeper, named=named, **options))
 
 
 class IdempotentBatchWriter:
-    """Writes one round after another: `begin`, any number of `write`, and `end`, which returns when all is
-    acknowledged. With a name, as coordination.producer_takeovers says: a round that runs again adds
+    """Writes one epoch after another: `begin`, any number of `write`, and `end`, which returns when all is
+    acknowledged. With a name, as coordination.producer_takeovers says: an epoch that runs again adds
     what is missing, if it has the same rows in the same order. Without one rows are written at least once.
 
     A task that fails leaves it in an unknown state: close it then. One thread.
@@ -71,7 +71,7 @@ class IdempotentBatchWriter:
         named: bool,
         **options: Any,
     ) -> None:
-        """`options` are the producer's, `named` says whether its rounds will have names.
+        """`options` are the producer's, `named` says whether its epochs will have names.
 
         Raises ConfigError, ZooKeeperUnreachable.
         """
@@ -95,51 +95,53 @@ class IdempotentBatchWriter:
         self._cluster.close()
         self._finder.close()
 
-    def begin(self, name: str = "", round_: int = 0) -> None:
-        """Raises ProducerFenced if a later round has begun, ZooKeeperUnreachable."""
+    def begin(self, name: str = "", epoch: int = 0) -> None:
+        """Raises ProducerFenced if a later epoch has begun, ZooKeeperUnreachable."""
         for topic in self._topics:
-            self._cluster.forget(topic)  # it may have changed since the round before
+            self._cluster.forget(topic)  # it may have changed since the epoch before
         self._topics = {}
         self._name = name
-        self._attempt = Attempt(name, round_, self._finder) if self._is_named else None
+        self._attempt = Attempt(name, epoch, self._finder) if self._is_named else None
 
     def write(self, topic: str, rows: Rows) -> None:
         """Send what is not written yet. Raises what `Producer.send_batch` does, RowsChanged."""
-        known = self._topics.get(topic)
-        if known is None:
-            known = self._topics[topic] = self._begin_topic(topic)
-        named = rows.named_partitions()
-        if len(named) and named.max() >= known.partitions:
-            self._find_added_partitions(topic, known)
-        partitions = known.placement.partitions(rows, known.partitions)
-        if known.written:
-            left = self._not_written(topic, known, rows, partitions)
-            if len(left) < len(rows):
-                rows, partitions = rows.at(left), partitions[left]
+        topic_state = self._topics.get(topic)
+        if topic_state is None:
+            topic_state = self._topics[topic] = self._begin_topic(topic)
+        row_partitions = rows.named_partitions()
+        if len(row_partitions) and row_partitions.max() >= topic_state.partitions:
+            self._find_added_partitions(topic, topic_state)
+        partitions = topic_state.placement.partitions(rows, topic_state.partitions)
+        if topic_state.written:
+            unwritten = self._unwritten_rows(topic, topic_state, rows, partitions)
+            if len(unwritten) < len(rows):
+                rows, partitions = rows.at(unwritten), partitions[unwritten]
         if len(rows):
             self._producer.send(topic, rows, partitions)
 
     def end(self) -> None:
         """Wait until all is acknowledged. Raises RowsChanged, and what records have failed with."""
-        for topic, known in self._topics.items():
-            if known.written:
+        for topic, topic_state in self._topics.items():
+            if topic_state.written:
                 raise self._rows_changed(topic)
         self._producer.flush()
 
-    def _not_written(self, topic: str, known: _Topic, rows: Rows, partitions: Int64s) -> Int64s:
+    def _unwritten_rows(
+        self, topic: str, topic_state: _Topic, rows: Rows, partitions: Int64s
+    ) -> Int64s:
         """Return the numbers of rows that no earlier attempt has written. Raises RowsChanged."""
-        is_left = np.ones(len(rows), np.bool_)
-        for partition, written in list(known.written.items()):
-            met = np.flatnonzero(partitions == partition)[: written.left]
-            if not len(met):
+        is_unwritten = np.ones(len(rows), np.bool_)
+        for partition, written in list(topic_state.written.items()):
+            matching = np.flatnonzero(partitions == partition)[: written.remaining]
+            if not len(matching):
                 continue
-            is_left[met] = False
-            written.meet(rows.at(met))
-            if not written.left:
-                if not written.are_the_same():
+            is_unwritten[matching] = False
+            written.compare(rows.at(matching))
+            if not written.remaining:
+                if not written.is_same():
                     raise self._rows_changed(topic)
-                del known.written[partition]
-        return np.flatnonzero(is_left)
+                del topic_state.written[partition]
+        return np.flatnonzero(is_unwritten)
 
     def _rows_changed(self, topic: str) -> RowsChanged:
         assert self._attempt is not None
@@ -161,40 +163,42 @@ class IdempotentBatchWriter:
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                known = self._begun(topic)
+                topic_state = self._prepare_topic(topic)
             except StaleTopicId:
                 if time.monotonic() > deadline:
                     raise
                 self._cluster.forget(topic)
                 continue
-            self._producer.know(topic, (self._cluster.topic_id(topic), known.partitions))
-            return known
+            self._producer.update_topic(
+                topic, (self._cluster.topic_id(topic), topic_state.partitions)
+            )
+            return topic_state
 
-    def _begun(self, topic: str) -> _Topic:
+    def _prepare_topic(self, topic: str) -> _Topic:
         partitions = self._partitions(topic)
         if self._attempt is None:
             return _Topic(partitions, Placement(topic, self._name, partitions))
-        noted = self._attempt.taken.topics.get(self._cluster.topic_id(topic) or "")
-        if noted is not None:
-            partitions = max(partitions, len(noted.begins))
-        written, placed = self._continue(topic, range(partitions))
-        return _Topic(partitions, Placement(topic, self._name, placed), written)
+        recorded = self._attempt.claim.topics.get(self._cluster.topic_id(topic) or "")
+        if recorded is not None:
+            partitions = max(partitions, len(recorded.begins))
+        written, initial_count = self._continue(topic, range(partitions))
+        return _Topic(partitions, Placement(topic, self._name, initial_count), written)
 
-    def _find_added_partitions(self, topic: str, known: _Topic) -> None:
+    def _find_added_partitions(self, topic: str, topic_state: _Topic) -> None:
         """Look for partitions that rows name, and that may have been added a moment ago."""
-        topic_id, before = self._cluster.topic_id(topic), known.partitions
+        topic_id, before = self._cluster.topic_id(topic), topic_state.partitions
         self._cluster.forget(topic)
         count = self._partitions(topic)
         if count > before and self._cluster.topic_id(topic) == topic_id:
-            known.partitions = count
+            topic_state.partitions = count
             if self._attempt is not None:
-                known.written |= self._continue(topic, range(before, count))[0]
-            self._producer.know(topic, (topic_id, count))
+                topic_state.written |= self._continue(topic, range(before, count))[0]
+            self._producer.update_topic(topic, (topic_id, count))
 
     def _partitions(self, topic: str) -> int:
-        begun = time.monotonic()
+        started_at = time.monotonic()
         while not (count := len(self._cluster.partitions(topic))):
-            waited = time.monotonic() - begun
+            waited = time.monotonic() - started_at
             if self._cluster.is_missing(topic) and waited > TOPIC_PATIENCE:
                 raise UnknownTopicOrPartition(
                     f"topic {topic} does not exist: create it with `folkmoot topic create {topic}`"
@@ -211,42 +215,42 @@ class IdempotentBatchWriter:
     def _continue(self, topic: str, partitions: range) -> tuple[dict[int, WrittenRows], int]:
         """Continue in these partitions where earlier attempts have stopped.
 
-        Returns what these have written, and how many partitions there were when the round began.
+        Returns what these have written, and how many partitions there were when the epoch began.
         """
         assert self._attempt is not None
-        taken = self._attempt.taken
+        claim = self._attempt.claim
         states = written_rows.describe_producer(
-            self._cluster, topic, partitions.stop, taken.producer_id, PATIENCE
+            self._cluster, topic, partitions.stop, claim.producer_id, PATIENCE
         )
-        here = [Begin(each.next_sequence, each.log_end) for each in states]
-        noted = self._attempt.begin_in(self._cluster.topic_id(topic) or "", here)
-        found: dict[int, WrittenRows] = {}
-        places: dict[TopicPartition, Identity] = {}
+        begins = [Begin(each.next_sequence, each.log_end) for each in states]
+        recorded = self._attempt.begin_in(self._cluster.topic_id(topic) or "", begins)
+        written_rows_by_partition: dict[int, WrittenRows] = {}
+        identities: dict[TopicPartition, Identity] = {}
         for number in partitions:
             partition, state = TopicPartition(topic, number), states[number]
-            places[partition] = Identity(taken.producer_id, taken.epoch, state.next_sequence)
-            written = self._written(partition, state, noted.begins[number])
-            if written is not None and not written.is_whole:
+            identities[partition] = Identity(claim.producer_id, claim.epoch, state.next_sequence)
+            written = self._written(partition, state, recorded.begins[number])
+            if written is not None and not written.is_complete:
                 raise self._rows_changed(topic)
             if written is not None:
-                found[number] = written
-        self._producer.continue_at(places)
-        return found, noted.partitions
+                written_rows_by_partition[number] = written
+        self._producer.continue_at(identities)
+        return written_rows_by_partition, recorded.partitions
 
     def _written(
-        self, partition: TopicPartition, state: DescribeProducersResult, begun: Begin
+        self, partition: TopicPartition, state: DescribeProducersResult, begin: Begin
     ) -> WrittenRows | None:
-        """Return what earlier attempts at the round have written to a partition, None for nothing."""
+        """Return what earlier attempts at the epoch have written to a partition, None for nothing."""
         assert self._attempt is not None
-        taken = self._attempt.taken
-        count = (state.next_sequence - begun.sequence) & MAX_SEQUENCE
-        if state.producer_epoch < 0 and begun.sequence:
+        claim = self._attempt.claim
+        count = (state.next_sequence - begin.sequence) & MAX_SEQUENCE
+        if state.producer_epoch < 0 and begin.sequence:
             log.warning("%s has forgotten this producer: its rows may come twice", partition)
             return None
         if not count:
             return None
-        if count > state.log_end - begun.offset:  # a leader that was not in sync has lost some
+        if count > state.log_end - begin.offset:  # a leader that was not in sync has lost some
             return WrittenRows(count, RowsDigest())
         # Compaction or retention may have removed some.
-        batches = written_rows.read_batches(self._cluster, partition, begun.offset, state.log_end)
-        return WrittenRows(count, written_by(batches, taken.producer_id, taken.since, count))
+        batches = written_rows.read_batches(self._cluster, partition, begin.offset, state.log_end)
+        return WrittenRows(count, digest_records(batches, claim.producer_id, claim.since, count))

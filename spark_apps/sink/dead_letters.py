@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from folkmoot.schemas.columns.deserializer import BadRow
 from folkmoot.spark_apps.options.config import SourceConfig
-from folkmoot.spark_apps.sink.batch_writer import kept_writer
+from folkmoot.spark_apps.sink.batch_writer import borrow_writer
 from folkmoot.spark_apps.sink.rows import Rows
 from folkmoot.spark_apps.tasks.planning import Task
-from folkmoot.spark_apps.typed.decoding import KnownSchema, read_typed
+from folkmoot.spark_apps.typed.decoding import ResolvedSchema, read_typed
 
 PREFIX: Final = "dead-letter-"
 """Prefix of the added headers: `topic`, `partition`, `offset`, `timestamp` (ms), `schema-id` where the
@@ -24,7 +24,7 @@ LARGEST_RECORD: Final = 30 * 1024 * 1024
 
 
 def read_with_letters(
-    task: Task, config: SourceConfig, names: Sequence[str], schema: KnownSchema
+    task: Task, config: SourceConfig, names: Sequence[str], schema: ResolvedSchema
 ) -> Iterator[pa.RecordBatch]:
     """Read as `read_typed`, without the records that cannot be read. Raises also what the sink raises."""
     options = {
@@ -33,26 +33,28 @@ def read_with_letters(
         "max_record_bytes": LARGEST_RECORD,
     }
 
-    def bury(records: pa.RecordBatch, bad: Sequence[BadRow]) -> None:
-        with kept_writer(config.zookeeper, options, named=False) as writer:
+    def write_dead_letters(records: pa.RecordBatch, bad: Sequence[BadRow]) -> None:
+        with borrow_writer(config.zookeeper, options, named=False) as writer:
             # The name decides where letters without a key go: not all of them to one partition.
             writer.begin(f"{task[0].topic}/{task[0].partition}/{records.column('offset')[0]}")
-            writer.write(config.deadLetterTopic, letters(records, bad))
+            writer.write(config.deadLetterTopic, dead_letter_rows(records, bad))
             writer.end()
 
-    return read_typed(task, config, names, schema, bury)
+    return read_typed(task, config, names, schema, write_dead_letters)
 
 
-def letters(records: pa.RecordBatch, bad: Sequence[BadRow]) -> Rows:
+def dead_letter_rows(records: pa.RecordBatch, bad: Sequence[BadRow]) -> Rows:
     """Return bad records as they were, with headers that say where from and why."""
-    some = records.take(pa.array([each.row for each in bad]))
+    unreadable = records.take(pa.array([each.row for each in bad]))
     # As numbers, in ms: an application may give times that Python has no datetime for.
-    stamps = some.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
-    some = some.set_column(some.schema.names.index("timestamp"), "timestamp", stamps)
+    stamps = unreadable.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+    unreadable = unreadable.set_column(
+        unreadable.schema.names.index("timestamp"), "timestamp", stamps
+    )
     return Rows(
-        values=some.column("value"),
-        keys=some.column("key"),
-        headers=[_headers(*each) for each in zip(some.to_pylist(), bad, strict=True)],
+        values=unreadable.column("value"),
+        keys=unreadable.column("key"),
+        headers=[_headers(*each) for each in zip(unreadable.to_pylist(), bad, strict=True)],
     )
 
 
@@ -65,5 +67,5 @@ def _headers(record: dict[str, Any], bad: BadRow) -> list[tuple[str, bytes | Non
         **({} if bad.schema_id is None else {"schema-id": bad.schema_id}),
         "error": bad.error[:MAX_ERROR],
     }
-    given = [(each["key"], each["value"]) for each in record["headers"] or ()]
-    return given + [(f"{PREFIX}{name}", str(value).encode()) for name, value in added.items()]
+    own_headers = [(each["key"], each["value"]) for each in record["headers"] or ()]
+    return own_headers + [(f"{PREFIX}{name}", str(value).encode()) for name, value in added.items()]

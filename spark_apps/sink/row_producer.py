@@ -23,12 +23,12 @@ class RowProducer:
     def __init__(self, *, named: bool, **options: Any) -> None:
         """`options` are the producer's. Raises ConfigError, ZooKeeperUnreachable, MissingExtra."""
         self._sequences = ClaimedSequences() if named else None
-        self._chosen = _ChosenPartitions()
-        self._options = options | {"partitioner": self._chosen}
+        self._partitioner = _FixedPartitioner()
+        self._options = options | {"partitioner": self._partitioner}
         self._shapes: dict[str, TopicShape] = {}
-        self._producer = self._started()
+        self._producer = self._start_producer()
 
-    def _started(self) -> Producer[Any, Any]:
+    def _start_producer(self) -> Producer[Any, Any]:
         sequences = self._sequences
 
         class SignedProducer(Producer[Any, Any]):
@@ -38,21 +38,21 @@ class RowProducer:
         producer.start()
         return producer
 
-    def know(self, topic: str, shape: TopicShape) -> None:
+    def update_topic(self, topic: str, shape: TopicShape) -> None:
         """Before rows are sent to a topic: a producer that knows it otherwise would look for partitions
         that do not exist any more, or refuse new ones."""
         if self._shapes.setdefault(topic, shape) != shape:
             self._producer.close()
-            self._producer, self._shapes = self._started(), {topic: shape}
+            self._producer, self._shapes = self._start_producer(), {topic: shape}
 
-    def continue_at(self, places: Mapping[TopicPartition, Identity]) -> None:
+    def continue_at(self, identities: Mapping[TopicPartition, Identity]) -> None:
         """Sign the next batches of these partitions like this. None of them is in flight."""
         assert self._sequences is not None
-        self._sequences.resume_at(places)
+        self._sequences.resume_at(identities)
 
     def send(self, topic: str, rows: Rows, partitions: Int64s) -> None:
         """Send each row to its partition. Raises what `Producer.send_batch` does."""
-        self._chosen.partitions = partitions
+        self._partitioner.partitions = partitions
         self._producer.send_batch(
             *(topic, rows.values, rows.keys),
             timestamps=rows.timestamps,
@@ -70,7 +70,7 @@ class RowProducer:
             self._producer.close(0.0)
 
 
-class _ChosenPartitions:
+class _FixedPartitioner:
     """A partitioner that returns what was chosen for the rows that are being sent."""
 
     partitions: Any = None

@@ -11,7 +11,7 @@ import pyarrow as pa
 from folkmoot.producers.appender import by_key
 from folkmoot.producers.columns import RecordColumns, no_partition
 
-SPREAD: Final = 4096
+ROWS_PER_TURN: Final = 4096
 """How many rows without a key go to one partition, before as many go to the next."""
 Int64s = npt.NDArray[np.int64]
 
@@ -51,8 +51,8 @@ class Rows:
         """Return the partitions that rows name, without those of rows that name none."""
         if self.partitions is None:
             return np.zeros(0, np.int64)
-        named = self.partitions.drop_null().to_numpy(zero_copy_only=False)
-        return np.asarray(named, np.int64)
+        row_partitions = self.partitions.drop_null().to_numpy(zero_copy_only=False)
+        return np.asarray(row_partitions, np.int64)
 
 
 class Placement:
@@ -63,25 +63,25 @@ class Placement:
         self._topic = topic
         self._count = count
         self._first = crc32(name.encode())
-        self._spread = 0
+        self._unkeyed_rows = 0
 
     def partitions(self, rows: Rows, count: int) -> Int64s:
         """Return the partition of each row; the topic has `count`. Raises UnknownTopicOrPartition."""
-        named = rows.named_partitions()
-        wrong = named[(named < 0) | (named >= count)]
+        row_partitions = rows.named_partitions()
+        wrong = row_partitions[(row_partitions < 0) | (row_partitions >= count)]
         if len(wrong):
             raise no_partition(self._topic, int(wrong[0]), count)
-        places = np.full(len(rows), -1, np.int64)
-        if len(named):
-            places[rows.partitions.is_valid().to_numpy(False)] = named
+        result = np.full(len(rows), -1, np.int64)
+        if len(row_partitions):
+            result[rows.partitions.is_valid().to_numpy(False)] = row_partitions
         if rows.keys is not None:
-            keyed = np.flatnonzero((places < 0) & rows.keys.is_valid().to_numpy(False))
+            keyed = np.flatnonzero((result < 0) & rows.keys.is_valid().to_numpy(False))
             if len(keyed):
                 keys = rows.keys.take(pa.array(keyed))
                 cells: Any = RecordColumns(keys).values  # without nils
-                places[keyed] = by_key(cells, self._count)
-        unplaced = np.flatnonzero(places < 0)
-        turns = (self._spread + np.arange(len(unplaced))) // SPREAD
-        places[unplaced] = (self._first + turns) % self._count
-        self._spread += len(unplaced)
-        return places
+                result[keyed] = by_key(cells, self._count)
+        unassigned = np.flatnonzero(result < 0)
+        steps = (self._unkeyed_rows + np.arange(len(unassigned))) // ROWS_PER_TURN
+        result[unassigned] = (self._first + steps) % self._count
+        self._unkeyed_rows += len(unassigned)
+        return result

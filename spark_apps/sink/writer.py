@@ -28,10 +28,10 @@ from folkmoot.protocol.names import check_name
 from folkmoot.spark_apps.options.config import FORMAT, SinkConfig
 from folkmoot.spark_apps.sink.attempt import check_tasks
 from folkmoot.spark_apps.sink.batch_of_query import BatchOfQuery, batch_of_query
-from folkmoot.spark_apps.sink.batch_writer import kept_writer
+from folkmoot.spark_apps.sink.batch_writer import borrow_writer
 from folkmoot.spark_apps.sink.rows import Rows
-from folkmoot.spark_apps.typed.decoding import ERROR, METADATA, RAW, KnownSchema
-from folkmoot.spark_apps.typed.encoding import encoded
+from folkmoot.spark_apps.typed.decoding import ERROR, METADATA, RAW, ResolvedSchema
+from folkmoot.spark_apps.typed.encoding import encode_columns
 from folkmoot.spark_apps.typed.writer_schema import stream_schema, writer_schema
 
 _TEXT = (BinaryType(), StringType())
@@ -44,12 +44,12 @@ _COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
 }
 
 
-_looked_at: dict[str, str | None] = {}
+_checked_runs: dict[str, str | None] = {}
 """The run of each query whose first batch this process has checked."""
 
 
 @dataclass
-class _Ended(WriterCommitMessage):
+class _TaskEnded(WriterCommitMessage):
     """A task has ended; `task` is its number, None if it had no rows."""
 
     batch: BatchOfQuery
@@ -58,11 +58,11 @@ class _Ended(WriterCommitMessage):
 
 class FolkmootStreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream.format("folkmoot")`. A batch that runs again adds what is missing of it: each task of
-    a query writes its batches as rounds under one name (batch_writer.py)."""
+    a query writes its batches as epochs under one name (batch_writer.py)."""
 
     def __init__(self, config: SinkConfig, schema: StructType, overwrite: bool) -> None:
         self._config = config
-        self._schema = _checked(config, schema, overwrite, stream_schema)
+        self._schema = _check_schema(config, schema, overwrite, stream_schema)
 
     def write(self, iterator: Any) -> WriterCommitMessage:
         """In an executor, of RecordBatches: returns when all is acknowledged."""
@@ -71,19 +71,19 @@ class FolkmootStreamWriter(DataSourceStreamArrowWriter):
             raise ConfigError("Spark does not say which batch of which query this task is of")
         name = f"{_names(batch)}{task.partitionId()}"
         has_rows = _write(self._config, self._schema, iterator, (name, batch.number))
-        return _Ended(batch, task.partitionId() if has_rows else None)
+        return _TaskEnded(batch, task.partitionId() if has_rows else None)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """On the driver, when all tasks have ended: an attempt before may have had others.
 
         Raises RowsChanged, ZooKeeperUnreachable.
         """
-        ended = [each for each in messages if isinstance(each, _Ended)]
-        if not ended or _looked_at.get((batch := ended[0].batch).query) == batch.run:
+        ended = [each for each in messages if isinstance(each, _TaskEnded)]
+        if not ended or _checked_runs.get((batch := ended[0].batch).query) == batch.run:
             return  # only the first batch of a run can have run before
         tasks = {each.task for each in ended if each.task is not None}
         check_tasks(self._config.zookeeper, self._config.listener, _names(batch), batchId, tasks)
-        _looked_at[batch.query] = batch.run or None
+        _checked_runs[batch.query] = batch.run or None
 
 
 class FolkmootWriter(DataSourceArrowWriter):
@@ -91,7 +91,7 @@ class FolkmootWriter(DataSourceArrowWriter):
 
     def __init__(self, config: SinkConfig, schema: StructType, overwrite: bool) -> None:
         self._config = config
-        self._schema = _checked(config, schema, overwrite, writer_schema)
+        self._schema = _check_schema(config, schema, overwrite, writer_schema)
 
     def write(self, iterator: Any) -> WriterCommitMessage:
         """In an executor, of RecordBatches: returns when all is acknowledged."""
@@ -104,16 +104,16 @@ class FolkmootWriter(DataSourceArrowWriter):
 
 def _write(
     config: SinkConfig,
-    schema: KnownSchema | None,
+    schema: ResolvedSchema | None,
     batches: Iterator[pa.RecordBatch],
-    round_: tuple[str, int] | None,
+    epoch: tuple[str, int] | None,
 ) -> bool:
     """Returns whether there were rows."""
     first = next(batches, None)
     if first is None:
         return False
-    with kept_writer(config.zookeeper, config.producer(), named=round_ is not None) as writer:
-        writer.begin(*(round_ or ()))
+    with borrow_writer(config.zookeeper, config.producer(), named=epoch is not None) as writer:
+        writer.begin(*(epoch or ()))
         while first is not None:
             for topic, rows in _rows(config, schema, first):
                 writer.write(topic, rows)
@@ -128,13 +128,13 @@ def _names(batch: BatchOfQuery) -> str:
 
 
 def _rows(
-    config: SinkConfig, schema: KnownSchema | None, batch: pa.RecordBatch
+    config: SinkConfig, schema: ResolvedSchema | None, batch: pa.RecordBatch
 ) -> Iterator[tuple[str, Rows]]:
     """The rows of a RecordBatch by topic, each in their order. Raises SerializationError, InvalidName."""
     if schema is None:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     else:
-        columns = encoded(batch, schema)
+        columns = encode_columns(batch, schema)
     topics = None if config.topic else columns["topic"]
     rows = Rows(
         values=columns["value"],
@@ -177,12 +177,12 @@ def _headers(column: Any) -> list[Any] | None:
 # -- what may be written -----------------------------------------------------------------------------
 
 
-def _checked(
+def _check_schema(
     config: SinkConfig,
     schema: StructType,
     overwrite: bool,
-    typed_by: Callable[[SinkConfig, StructType], KnownSchema],
-) -> KnownSchema | None:
+    typed_by: Callable[[SinkConfig, StructType], ResolvedSchema],
+) -> ResolvedSchema | None:
     """The schema that rows are written by, where they are typed.
 
     Raises ConfigError, and why there is no such schema.
@@ -191,11 +191,11 @@ def _checked(
         raise ConfigError(f"format {FORMAT} only appends: use mode 'append'")
     typed = config.valueFormat == "avro"
     ours = {field.name: field for field in schema.fields if not typed or field.name in METADATA}
-    others = StructType([field for field in schema.fields if field.name not in ours])
+    value_fields = StructType([field for field in schema.fields if field.name not in ours])
     kinds = {METADATA[name] if typed else name: each.dataType for name, each in ours.items()}
     if typed:
         kinds.pop("offset", None)  # where a row was read is no place to write it to
-        _check_fields(others)
+        _check_fields(value_fields)
     elif "value" not in kinds:
         raise ConfigError("there is no column 'value': rows need one, binary or string")
     mark = "_" if typed else ""
@@ -212,7 +212,7 @@ def _checked(
             )
         elif kind not in _COLUMNS[name]:
             raise _wrong(f"{mark}{name}", _COLUMNS[name], kind)
-    return typed_by(config, others) if typed else None
+    return typed_by(config, value_fields) if typed else None
 
 
 def _check_fields(fields: StructType) -> None:
@@ -242,5 +242,5 @@ def _check_headers(name: str, kind: DataType) -> None:
 
 
 def _wrong(name: str, allowed: Sequence[DataType], kind: DataType) -> ConfigError:
-    said = " or ".join(each.simpleString() for each in allowed)
-    return ConfigError(f"column {name!r} is {kind.simpleString()}, not {said}: cast it")
+    names = " or ".join(each.simpleString() for each in allowed)
+    return ConfigError(f"column {name!r} is {kind.simpleString()}, not {names}: cast it")

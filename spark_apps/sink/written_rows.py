@@ -50,53 +50,53 @@ class RowsDigest:
 
 @dataclass
 class WrittenRows:
-    """The first `count` rows of a round in a partition, written by an earlier attempt.
+    """The first `count` rows of an epoch in a partition, written by an earlier attempt.
 
-    `found` is of those that are still there, `met` of this attempt's rows in their place.
+    `stored` is of those that are still there, `compared` of this attempt's rows in their place.
     """
 
     count: int
-    found: RowsDigest
-    met: RowsDigest = field(default_factory=RowsDigest)
+    stored: RowsDigest
+    compared: RowsDigest = field(default_factory=RowsDigest)
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether all of them are still there."""
-        return self.found.count == self.count
+        return self.stored.count == self.count
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """How many rows this attempt has not come to yet."""
-        return self.count - self.met.count
+        return self.count - self.compared.count
 
-    def meet(self, rows: Rows) -> None:
+    def compare(self, rows: Rows) -> None:
         """Take this attempt's next rows, of those that are left."""
         cells = RecordColumns(rows.values, rows.keys, headers=rows.headers)
-        self.met.add(cells.keys, cells.values, cells.headers)
+        self.compared.add(cells.keys, cells.values, cells.headers)
 
-    def are_the_same(self) -> bool:
+    def is_same(self) -> bool:
         """Return whether both attempts have the same rows, once nothing is left."""
-        return self.met.digest() == self.found.digest()
+        return self.compared.digest() == self.stored.digest()
 
 
-def written_by(
+def digest_records(
     batches: Iterator[tuple[BatchHeader, memoryview]], producer_id: int, since: int, rows: int
 ) -> RowsDigest:
     """Return a digest of the first `rows` records that a producer has in these batches since an epoch, or
     of fewer if there are no more."""
-    found = RowsDigest()
+    digest = RowsDigest()
     for header, data in batches:
         if header.producer_id != producer_id or header.producer_epoch < since:
             continue
         columns = record_batch.columns_of(header, data)
-        columns = columns.rows(0, rows - found.count)
-        found.add(columns.keys, columns.values, _encoded(columns.headers))
-        if found.count >= rows:
+        columns = columns.rows(0, rows - digest.count)
+        digest.add(columns.keys, columns.values, _encode_headers(columns.headers))
+        if digest.count >= rows:
             break
-    return found
+    return digest
 
 
-def _encoded(headers: Any) -> list[bytes] | None:
+def _encode_headers(headers: Any) -> list[bytes] | None:
     rows: list[Headers] | None = headers
     return None if rows is None else [encode_headers(row) for row in rows]
 
@@ -129,7 +129,7 @@ def describe_producer(
     entries = {TopicPartition(topic, number): partial(entry, number) for number in range(count)}
     requests = ask_leaders(
         *(cluster, Api.DESCRIBE_PRODUCERS, entries),
-        *(lambda some, timeout: DescribeProducersRequest(timeout, some), patience),
+        *(lambda chunk, timeout: DescribeProducersRequest(timeout, chunk), patience),
     )
     for error in requests.failed.values():
         raise error

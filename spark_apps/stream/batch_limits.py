@@ -19,20 +19,20 @@ class BatchLimits:
         self._size = BatchSize(config.revokeTimeout, config.maxOffsetsPerTrigger)
         self._last_batch = -inf
 
-    def batch_ended(self) -> None:
+    def end_batch(self) -> None:
         """The engine has come back for the next batch."""
-        self._size.ended(time.time())
+        self._size.end(time.time())
 
-    def batch_begins(self, records: int) -> None:
+    def begin_batch(self, records: int) -> None:
         """The engine gets a batch of this many records."""
         self._last_batch = time.monotonic()
-        self._size.begins(time.time(), records)
+        self._size.begin(time.time(), records)
 
     def records(self, limit: int, lags: Mapping[TopicPartition, int]) -> int:
         """Return how many records the next batch may have, within the engine's limit."""
-        behind = {partition: lag for partition, lag in lags.items() if lag > 0}
-        records = sum(behind.values())
-        size = sum(lag * self._logs.record_bytes(each.topic) for each, lag in behind.items())
+        unread = {partition: lag for partition, lag in lags.items() if lag > 0}
+        records = sum(unread.values())
+        size = sum(lag * self._logs.record_bytes(each.topic) for each, lag in unread.items())
         limits = [limit, int(self._size.limit)]
         if size > self._config.maxBytesPerTrigger:
             limits.append(max(1, int(records * self._config.maxBytesPerTrigger / size)))

@@ -29,19 +29,19 @@ class BatchSize:
         """How many records the next batch may have."""
         self._most = float("inf") if first is None else float(first)
         self._time = revoke_timeout * BATCH_SHARE
-        self._begun: tuple[float, int] | None = None
+        self._running: tuple[float, int] | None = None
         self._was_measured = False
 
-    def begins(self, now: float, records: int) -> None:
+    def begin(self, now: float, records: int) -> None:
         """The engine gets a batch of this many records."""
-        self._begun = now, records
+        self._running = now, records
 
-    def ended(self, now: float) -> None:
+    def end(self, now: float) -> None:
         """The engine has come back for the next one."""
-        if self._begun is None:
+        if self._running is None:
             return
-        (begun, records), self._begun = self._begun, None
-        took = max(now - begun, 0.001)
+        (started_at, records), self._running = self._running, None
+        took = max(now - started_at, 0.001)
         was_full = records >= self.limit * FULL
         may_have_waited = now % 1 < AT_WHOLE_SECOND
         if took > self._time and not may_have_waited:

@@ -8,7 +8,7 @@ from folkmoot.protocol.errors import FolkmootError, LogTruncated, OffsetOutOfRan
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.offsets.checkpoint import NO_EPOCH
 from folkmoot.spark_apps.offsets.log_watch import End
-from folkmoot.spark_apps.stream.held_partitions import HeldPartition
+from folkmoot.spark_apps.stream.owned_partitions import OwnedPartition
 
 _SKIP_THEM: Final = "failOnDataLoss=false continues without them"
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def skip_lost_records(
-    partitions: Mapping[TopicPartition, HeldPartition],
+    partitions: Mapping[TopicPartition, OwnedPartition],
     ends: dict[TopicPartition, End],
     truncated: Mapping[TopicPartition, int],
     *,
@@ -27,28 +27,28 @@ def skip_lost_records(
     `truncated` says where a log parts from what was read of it; its end is not known then.
     """
     for partition, end in ends.items():
-        held = partitions[partition]
-        if held.position is not None and held.position < end.start:
-            what = f"{partition}: records {held.position} to {end.start - 1} are gone (retention)"
-            _report(OffsetOutOfRange(f"{what}: {_SKIP_THEM}"), fails)
-            held.position, held.epoch = end.start, NO_EPOCH
-        elif held.position is not None and end.offset < end.refused <= held.position:
-            what = (
-                f"{partition} ends at {end.offset}, below the position {held.position}: it has "
+        owned = partitions[partition]
+        if owned.position is not None and owned.position < end.start:
+            message = (
+                f"{partition}: records {owned.position} to {end.start - 1} are gone (retention)"
+            )
+            _report(OffsetOutOfRange(f"{message}: {_SKIP_THEM}"), fails)
+            owned.position, owned.epoch = end.start, NO_EPOCH
+        elif owned.position is not None and end.offset < end.refused <= owned.position:
+            message = (
+                f"{partition} ends at {end.offset}, below the position {owned.position}: it has "
                 "lost records, or the group has committed what never was (reset the group)"
             )
             _report(
-                OffsetOutOfRange(f"{what}: failOnDataLoss=false reads all that is there"), fails
+                OffsetOutOfRange(f"{message}: failOnDataLoss=false reads all that is there"), fails
             )
-            held.rewind(end.start)
+            owned.rewind(end.start)
     for partition, offset in truncated.items():
-        lost = partitions.get(partition)
-        if lost is not None and lost.position is not None and offset < lost.position:
-            what = (
-                f"{partition}: records {offset} to {lost.position - 1}, which were read, are gone"
-            )
-            _report(LogTruncated(f"{what}: {_SKIP_THEM}"), fails)
-            lost.rewind(offset)
+        diverged = partitions.get(partition)
+        if diverged is not None and diverged.position is not None and offset < diverged.position:
+            message = f"{partition}: records {offset} to {diverged.position - 1}, which were read, are gone"
+            _report(LogTruncated(f"{message}: {_SKIP_THEM}"), fails)
+            diverged.rewind(offset)
             ends.pop(partition, None)
 
 

@@ -17,11 +17,11 @@ from folkmoot.spark_apps.options.config import StreamConfig
 class GroupPlan(NamedTuple):
     """This member's assignment in the group's plan, and the plan's topics."""
 
-    mine: frozenset[TopicPartition]
+    assignment: frozenset[TopicPartition]
     topics: Mapping[str, TopicBasis]
 
 
-Planned = Callable[[], GroupPlan | None]
+ReadPlan = Callable[[], GroupPlan | None]
 """Reads the plan; None while it does not know the member."""
 
 
@@ -67,7 +67,7 @@ class AssignedMember:
                         self.notices.append(Lost(each, "its topic was created anew"))
                         self.notices.append(Assigned(each, topic_id, None, 0))
 
-    def planned(self) -> GroupPlan:
+    def read_plan(self) -> GroupPlan:
         return GroupPlan(frozenset(self._config.assigned), self._topics)
 
     def commit(self, offsets: Mapping[Any, int], epochs: Mapping[Any, int]) -> None:

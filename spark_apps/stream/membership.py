@@ -24,8 +24,10 @@ def query_member(config: StreamConfig, reader_schema: int = 0) -> QueryMember:
         connect = connector(config.zookeeper)
         finder = ZooKeeperDiscovery(connect, SESSION_TIMEOUT, config.listener)
         logs = LogWatch(config, finder)
-        alone = AssignedMember(config, logs, finder)
-        return QueryMember(config, alone, logs, alone.planned, wakeup, reader_schema)
+        assigned_member = AssignedMember(config, logs, finder)
+        return QueryMember(
+            config, assigned_member, logs, assigned_member.read_plan, wakeup, reader_schema
+        )
     options = ConsumerConfig[bytes, bytes](
         zookeeper=config.zookeeper,
         group=config.group,
@@ -41,7 +43,7 @@ def query_member(config: StreamConfig, reader_schema: int = 0) -> QueryMember:
     member = Member(settings_of(options), connector(config.zookeeper, guarded=True), wakeup.wake)
     session = _Session(member, config)
     logs = LogWatch(config, session)
-    return QueryMember(config, member, logs, session.planned, wakeup, reader_schema)
+    return QueryMember(config, member, logs, session.read_plan, wakeup, reader_schema)
 
 
 class _Session(ZooKeeperDiscovery):
@@ -52,7 +54,7 @@ class _Session(ZooKeeperDiscovery):
         self._member = member
         self._config = config
 
-    def planned(self) -> GroupPlan | None:
+    def read_plan(self) -> GroupPlan | None:
         """Return what the plan gives to this member, None while that is not known."""
         try:
             plan = self.ask(planning.get(self._config.group)).plan

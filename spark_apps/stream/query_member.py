@@ -32,13 +32,13 @@ from folkmoot.protocol.errors import (
 from folkmoot.protocol.messages import EARLIEST, LATEST
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.offsets.checkpoint import NO_EPOCH, Ends, QueryOffsets
-from folkmoot.spark_apps.offsets.log_watch import BROKER_WAIT, End, LogWatch, Place
+from folkmoot.spark_apps.offsets.log_watch import BROKER_WAIT, End, LogWatch, ReadPosition
 from folkmoot.spark_apps.options.config import StreamConfig
 from folkmoot.spark_apps.stream import next_batch
 from folkmoot.spark_apps.stream.batch_limits import BatchLimits
 from folkmoot.spark_apps.stream.data_loss import skip_lost_records
-from folkmoot.spark_apps.stream.group_member import GroupMember, Planned
-from folkmoot.spark_apps.stream.held_partitions import HeldPartitions
+from folkmoot.spark_apps.stream.group_member import GroupMember, ReadPlan
+from folkmoot.spark_apps.stream.owned_partitions import OwnedPartitions
 from folkmoot.spark_apps.stream.progress_report import progress_report
 from folkmoot.spark_apps.stream.start_offsets import StartOffsets
 from folkmoot.spark_apps.stream.targets import Targets, find_targets
@@ -63,7 +63,7 @@ class QueryMember:
         config: StreamConfig,
         member: GroupMember,
         logs: LogWatch,
-        planned: Planned,
+        read_plan: ReadPlan,
         wakeup: Wakeup,
         reader_schema: int = 0,
     ) -> None:
@@ -73,17 +73,17 @@ class QueryMember:
         self._config = config
         self._member = member
         self._logs = logs
-        self._planned = planned
+        self._read_plan = read_plan
         self._wakeup = wakeup
         self._reader_schema = reader_schema
         self._offsets = QueryOffsets(config.group)
-        self._held = HeldPartitions(member, config)
-        self._starts = StartOffsets(config, logs, planned)
+        self._owned = OwnedPartitions(member, config)
+        self._starts = StartOffsets(config, logs, read_plan)
         self._limits = BatchLimits(config, logs)
         self._targets: Targets | None = None
         self._ends: dict[TopicPartition, End] = {}
         self._planned_batch: Ends | None = None
-        self._has_joined = self._has_looked = False
+        self._has_joined = self._has_read_ends = False
         self._warnings: set[str] = set()
         self._trouble = ""
 
@@ -101,18 +101,18 @@ class QueryMember:
         Raises OffsetOutOfRange or LogTruncated when records are gone that were to be read.
         """
         last = self._offsets.parse(start)
-        self._limits.batch_ended()
+        self._limits.end_batch()
         if not self._has_joined:
             # Partitions that others have to release first may come later: they may take their time.
             self._wait_until(self._is_settled, ASSIGNMENT_WAIT)
             self._has_joined = True
         batch = self._next(last, limit)
         if batch is None:
-            self._wait_until(self._held.has_committed, COMMIT_WAIT)
+            self._wait_until(self._owned.has_committed, COMMIT_WAIT)
             return start
         self._planned_batch = batch
         if records := sum(each.size for each in batch.ranges.values()):
-            self._limits.batch_begins(records)
+            self._limits.begin_batch(records)
         return self._offsets.to_json(batch)
 
     def tasks(self, end: dict[str, Any]) -> list[Task]:
@@ -122,7 +122,7 @@ class QueryMember:
             try:
                 self._logs.partitions(topic, BROKER_WAIT)
             except FolkmootError as error:
-                if not self._may_pass(error):
+                if not self._is_transient(error):
                     raise
                 log.warning("%s: executors will have to find its leaders", error)
         ranges = {partition: each for partition, each in batch.ranges.items() if each.size}
@@ -136,18 +136,18 @@ class QueryMember:
         """
         if not self._wait_until(self._is_settled, SETTLE_WAIT):
             raise RequestTimeout(f"members of {self._config.group} did not hand over in time")
-        self._targets = find_targets(self._config, self._logs, self._planned)
+        self._targets = find_targets(self._config, self._logs, self._read_plan)
 
     def report(self) -> dict[str, Any]:
         """Return what `query.lastProgress` shows as this source's latest offset."""
-        return progress_report(self._held, self._ends, self._member)
+        return progress_report(self._owned, self._ends, self._member)
 
     def leave(self, timeout: float) -> None:
         """Release everything at what is known to be processed, and leave the group. Never raises."""
         deadline = time.monotonic() + timeout
         try:
-            self._held.begin_to_leave()
-            self._wait_until(lambda: self._held.has_left, timeout)
+            self._owned.begin_to_leave()
+            self._wait_until(lambda: self._owned.has_left, timeout)
         except Exception:
             log.exception("leaving group %s was not orderly", self._config.group)
         self._member.stop(max(0.1, deadline - time.monotonic()))
@@ -170,72 +170,72 @@ class QueryMember:
     def _advance(self, last: Ends, limit: int | None) -> Ends | None:
         """Steps 1 to 5; an error that can pass is a reason to have nothing."""
         try:
-            self._finish(last)
-            self._held.release_revoked()
+            self._commit_processed(last)
+            self._owned.release_revoked()
             self._starts.note_topics()
             if self._starts.topics is None:
                 return None
-            self._begin()
+            self._find_starts()
             may_read = not (self.is_draining or self._has_reached_targets())
             batch = self._plan(limit) if may_read else None
             return self._note_starts(last) if batch is None else batch
         except FolkmootError as error:
-            if not self._may_pass(error):
+            if not self._is_transient(error):
                 raise
             self._log_trouble(error)
             return None
 
-    def _finish(self, last: Ends) -> None:
+    def _commit_processed(self, last: Ends) -> None:
         """Steps 1 and 2."""
-        self._held.process_events()
+        self._owned.process_events()
         self._starts.restore(last)
         self._warn_of_changes(last)
-        self._held.mark_processed(last)
+        self._owned.mark_processed(last)
         if last == self._planned_batch:
             self._planned_batch = None
-            self._held.count_dropped(last)
-        self._held.commit()
+            self._owned.count_dropped(last)
+        self._owned.commit()
 
-    def _begin(self) -> None:
+    def _find_starts(self) -> None:
         """Step 4: nothing is read before its start is committed."""
-        if missing := self._held.without_position():
+        if missing := self._owned.without_position():
             for partition, offset in self._starts.find(missing).items():
-                self._held.by_partition[partition].position = offset
-        self._held.commit()
-        if not self._held.has_begun():
-            self._wait_until(self._held.has_begun, IDLE_WAIT)
+                self._owned.by_partition[partition].position = offset
+        self._owned.commit()
+        if not self._owned.has_committed_starts():
+            self._wait_until(self._owned.has_committed_starts, IDLE_WAIT)
 
     def _plan(self, limit: int | None) -> Ends | None:
         """Step 5; None if there is nothing to read."""
-        places = self._held.places()
-        self._ends = self._look(places, limit)
-        self._has_looked = self._has_looked or bool(self._ends)
-        held = self._held.by_partition
+        positions = self._owned.read_positions()
+        self._ends = self._read_ends(positions, limit)
+        self._has_read_ends = self._has_read_ends or bool(self._ends)
+        owned = self._owned.by_partition
         truncated, self._logs.truncated = self._logs.truncated, {}
-        skip_lost_records(held, self._ends, truncated, fails=self._config.failOnDataLoss)
-        lags = next_batch.lags(held, self._ends, self._targets)
+        skip_lost_records(owned, self._ends, truncated, fails=self._config.failOnDataLoss)
+        lags = next_batch.lags(owned, self._ends, self._targets)
         for partition, at in self._ends.items():
-            held[partition].note_epoch(at)
+            owned[partition].note_epoch(at)
         if limit is None:
             quotas = planning.split(None, lags)
         else:
             quotas = planning.split(self._limits.records(limit, lags), lags)
             if self._targets is None and self._limits.is_too_small(sum(lags.values())):
                 return None
-        return self._batch(places, quotas) if quotas else None
+        return self._batch(positions, quotas) if quotas else None
 
-    def _look(
-        self, places: Mapping[TopicPartition, Place], limit: int | None
+    def _read_ends(
+        self, positions: Mapping[TopicPartition, ReadPosition], limit: int | None
     ) -> dict[TopicPartition, End]:
         """Return where these partitions end. Without a limit there is one look only, which has to be true."""
         if limit is not None:
-            return self._logs.watch(places, IDLE_WAIT, self._wakeup)
-        ids = {partition: place.topic_id for partition, place in places.items()}
+            return self._logs.watch(positions, IDLE_WAIT, self._wakeup)
+        ids = {partition: position.topic_id for partition, position in positions.items()}
         offsets = self._logs.find(ids, LATEST, COMMIT_WAIT)
         ends = {each: End(ids[each], offset, NO_EPOCH) for each, offset in offsets.items()}
-        beyond = {each: ids[each] for each in ends if offsets[each] < places[each].offset}
+        beyond = {each: ids[each] for each in ends if offsets[each] < positions[each].offset}
         for each, start in (self._logs.find(beyond, EARLIEST) if beyond else {}).items():
-            ends[each] = ends[each]._replace(start=start, refused=places[each].offset)
+            ends[each] = ends[each]._replace(start=start, refused=positions[each].offset)
         return ends
 
     def _note_starts(self, last: Ends) -> Ends | None:
@@ -243,15 +243,15 @@ class QueryMember:
 
         A group has that committed; without one a query that starts anew would look for the end once more.
         """
-        places = self._held.places()
-        if self._config.group or self.is_draining or places.keys() <= last.ranges.keys():
+        positions = self._owned.read_positions()
+        if self._config.group or self.is_draining or positions.keys() <= last.ranges.keys():
             return None
-        return self._batch(places, {})
+        return self._batch(positions, {})
 
     def _batch(
-        self, places: Mapping[TopicPartition, Place], quotas: Mapping[TopicPartition, int]
+        self, positions: Mapping[TopicPartition, ReadPosition], quotas: Mapping[TopicPartition, int]
     ) -> Ends:
-        ranges, ids = next_batch.ranges(self._held.by_partition, places, self._ends, quotas)
+        ranges, ids = next_batch.ranges(self._owned.by_partition, positions, self._ends, quotas)
         records = planning.task_records(quotas, self._config, self._logs)
         topics = self._starts.topics or {}
         return Ends(self._config.group, ranges, ids, topics, records, self._reader_schema)
@@ -262,19 +262,19 @@ class QueryMember:
         """Follow the group until the condition holds, and release what it revokes meanwhile."""
         deadline = time.monotonic() + timeout
         while True:
-            self._held.process_events()
-            self._held.release_revoked()
+            self._owned.process_events()
+            self._owned.release_revoked()
             if condition():
                 return True
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 return False
-            self._wakeup.wait(min(left, _CHECK_INTERVAL))
+            self._wakeup.wait(min(remaining, _CHECK_INTERVAL))
 
     def _is_settled(self) -> bool:
         """Return whether all that the plan gives us is ours, and nothing else is."""
-        plan = self._planned()
-        return plan is not None and plan.mine == self._held.by_partition.keys()
+        plan = self._read_plan()
+        return plan is not None and plan.assignment == self._owned.by_partition.keys()
 
     def _is_done(self) -> bool:
         """Return whether nothing to read is a true answer: with targets, when all of ours are reached."""
@@ -283,12 +283,12 @@ class QueryMember:
         return self._is_settled() and self._has_reached_targets()
 
     def _has_reached_targets(self) -> bool:
-        return self._targets is not None and self._targets.are_reached(self._held.by_partition)
+        return self._targets is not None and self._targets.are_reached(self._owned.by_partition)
 
-    def _may_pass(self, error: FolkmootError) -> bool:
+    def _is_transient(self, error: FolkmootError) -> bool:
         """Brokers without the listener, and a chroot without a cluster, are mistakes at the start alone."""
-        is_trouble = isinstance(error, ConfigError) and self._has_looked
-        return isinstance(error, RetriableError) or is_trouble
+        is_late_config_error = isinstance(error, ConfigError) and self._has_read_ends
+        return isinstance(error, RetriableError) or is_late_config_error
 
     # -- warnings, once and not with every trigger ------------------------------------------------------
 
@@ -298,8 +298,8 @@ class QueryMember:
                 "values are read with another schema than they were before the query was started anew: "
                 f"readerSchema={last.reader_schema} would stay with that"
             )
-        for partition, held in self._held.by_partition.items():
-            if last.topic_ids.get(partition.topic, held.topic_id) != held.topic_id:
+        for partition, owned in self._owned.by_partition.items():
+            if last.topic_ids.get(partition.topic, owned.topic_id) != owned.topic_id:
                 self._warn(
                     f"topic {partition.topic} was created anew: it is read from its beginning"
                 )

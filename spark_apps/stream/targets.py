@@ -11,8 +11,8 @@ from folkmoot.protocol.messages import LATEST
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.offsets.log_watch import BROKER_WAIT, LogWatch
 from folkmoot.spark_apps.options.config import StreamConfig
-from folkmoot.spark_apps.stream.group_member import Planned
-from folkmoot.spark_apps.stream.held_partitions import HeldPartition
+from folkmoot.spark_apps.stream.group_member import ReadPlan
+from folkmoot.spark_apps.stream.owned_partitions import OwnedPartition
 
 
 class Targets:
@@ -24,34 +24,34 @@ class Targets:
     def end(self, partition: TopicPartition, topic_id: str) -> int:
         return self._ends.get((partition, topic_id), 0)
 
-    def are_reached(self, partitions: Mapping[TopicPartition, HeldPartition]) -> bool:
+    def are_reached(self, partitions: Mapping[TopicPartition, OwnedPartition]) -> bool:
         return all(
-            held.position is not None and held.position >= self.end(partition, held.topic_id)
-            for partition, held in partitions.items()
+            owned.position is not None and owned.position >= self.end(partition, owned.topic_id)
+            for partition, owned in partitions.items()
         )
 
 
-def find_targets(config: StreamConfig, logs: LogWatch, planned: Planned) -> Targets:
+def find_targets(config: StreamConfig, logs: LogWatch, read_plan: ReadPlan) -> Targets:
     """Look up where all partitions end that the options name, whichever member owns them.
 
     Raises UnknownTopicOrPartition, RequestTimeout, ZooKeeperUnreachable, or why brokers do not answer.
     """
-    wanted = _partitions(config, logs, planned)
-    found = logs.find(wanted, LATEST, BROKER_WAIT)
-    if unknown := wanted.keys() - found.keys():
+    partitions = _partitions(config, logs, read_plan)
+    found = logs.find(partitions, LATEST, BROKER_WAIT)
+    if unknown := partitions.keys() - found.keys():
         raise RequestTimeout(logs.describe_silence(unknown))
-    return Targets({(each, wanted[each]): end for each, end in found.items()})
+    return Targets({(each, partitions[each]): end for each, end in found.items()})
 
 
 def _partitions(
-    config: StreamConfig, logs: LogWatch, planned: Planned
+    config: StreamConfig, logs: LogWatch, read_plan: ReadPlan
 ) -> dict[TopicPartition, str]:
     """Return the partitions with their topics' ids."""
     if config.assign:
         return {each: logs.topic_id(each.topic) for each in config.assigned}
     names: Collection[str] = config.topics
     if not names:
-        if (plan := planned()) is None:
+        if (plan := read_plan()) is None:
             raise ZooKeeperUnreachable("which topics there are could not be read in ZooKeeper")
         names = sorted(each for each in plan.topics if config.reads(each))
     if not names:

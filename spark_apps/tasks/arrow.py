@@ -38,7 +38,7 @@ _SCHEMA: Final = SCHEMA_WITH_HEADERS.append(pa.field(FRAME, pa.binary()))
 
 
 class Rows:
-    """The records of ranges, gathered from small batches until they make a RecordBatch (`full`).
+    """The records of ranges, gathered from small batches until they make a RecordBatch (`is_full`).
 
     It has the `columns` named, in that order.
     """
@@ -52,7 +52,7 @@ class Rows:
         self._bytes = 0
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return self._count >= ROWS or self._bytes >= BYTES
 
     def add(self, part: OffsetRange, header: BatchHeader, data: memoryview) -> None:
@@ -65,17 +65,17 @@ class Rows:
             self._count += len(view)
             self._bytes += _size(view)
 
-    def take(self) -> Iterator[pa.RecordBatch]:
+    def flush(self) -> Iterator[pa.RecordBatch]:
         """Return the gathered rows, each RecordBatch of at most BYTES unless it is a single row."""
         views, self._views = self._views, []
         fits = self._bytes <= BYTES
         self._count = self._bytes = 0
         if fits:
-            yield from self._joined(views)
+            yield from self._join(views)
             return
         for view in views:
-            for piece in _pieces(view):
-                yield self._arrow(piece)
+            for part in _split(view):
+                yield self._arrow(part)
 
     def _arrow(self, view: RecordBatchView) -> pa.RecordBatch:
         batch = view.arrow(headers=self._headers)
@@ -83,8 +83,8 @@ class Rows:
             batch = batch.append_column(FRAME, _frames(view))
         return batch.select(self._columns)
 
-    def _joined(self, views: Sequence[RecordBatchView]) -> Iterator[pa.RecordBatch]:
-        batches = [self._arrow(each) for each in _gathered(views)]
+    def _join(self, views: Sequence[RecordBatchView]) -> Iterator[pa.RecordBatch]:
+        batches = [self._arrow(each) for each in _merge_small(views)]
         if len(batches) > 1:
             table = pa.Table.from_batches(batches, schema=self._schema)
             batches = table.combine_chunks().to_batches()
@@ -92,8 +92,8 @@ class Rows:
 
 
 def _frames(view: RecordBatchView) -> pa.Array:
-    found = frames(VALUE, view.columns.headers)
-    return pa.nulls(len(view), pa.binary()) if found is None else pa.array(found, pa.binary())
+    marks = frames(VALUE, view.columns.headers)
+    return pa.nulls(len(view), pa.binary()) if marks is None else pa.array(marks, pa.binary())
 
 
 def _size(view: RecordBatchView) -> int:
@@ -103,7 +103,7 @@ def _size(view: RecordBatchView) -> int:
     return size + sum(len(data or b"") for row in headers or () for _, data in row)
 
 
-def _gathered(views: Sequence[RecordBatchView]) -> Iterator[RecordBatchView]:
+def _merge_small(views: Sequence[RecordBatchView]) -> Iterator[RecordBatchView]:
     """The same rows, those of neighbours of a partition that have few in one view."""
 
     def kind(view: RecordBatchView) -> tuple[Any, ...]:
@@ -111,19 +111,19 @@ def _gathered(views: Sequence[RecordBatchView]) -> Iterator[RecordBatchView]:
         return has_few, view.topic_partition, view.append_time
 
     for (has_few, partition, append_time), run in groupby(views, kind):
-        some = list(run)
-        if not has_few or len(some) == 1:
-            yield from some
+        neighbours = list(run)
+        if not has_few or len(neighbours) == 1:
+            yield from neighbours
             continue
         keys, values, stamps, headers, offsets = (
-            list(chain.from_iterable(getattr(each, name) for each in some))
+            list(chain.from_iterable(getattr(each, name) for each in neighbours))
             for name in ("keys", "values", "timestamps", "headers", "offsets")
         )
         columns = Columns(len(values), keys, values, stamps, headers)
         yield RecordBatchView(partition, columns, offsets, append_time)
 
 
-def _pieces(view: RecordBatchView) -> Iterator[RecordBatchView]:
+def _split(view: RecordBatchView) -> Iterator[RecordBatchView]:
     """The view, cut so that none has more than BYTES unless it is a single row."""
     keys = view.columns.keys
     ends = _ends(view.values) + (_NOTHING if keys is None else _ends(keys))

@@ -61,25 +61,27 @@ def tasks(
     """
     leading = {leader for each in ranges if (leader := logs.leader_address(each)) is not None}
     addresses = tuple(sorted({*brokers, *leading}))
-    made: list[list[OffsetRange]] = []
+    result: list[list[OffsetRange]] = []
     room = 0
     for partition, each in sorted(ranges.items()):
         leader, size = logs.leader_address(partition), logs.record_bytes(partition.topic)
-        for first, end in _pieces(each, max(1, records)):
+        for first, end in _split_range(each, max(1, records)):
             if end - first > room:
-                made.append([])
+                result.append([])
                 room = max(1, records)
             room -= end - first
             topic_id = topic_ids[partition.topic]
-            made[-1].append(OffsetRange(*partition, topic_id, first, end, leader, addresses, size))
-    return [tuple(each) for each in made]
+            result[-1].append(
+                OffsetRange(*partition, topic_id, first, end, leader, addresses, size)
+            )
+    return [tuple(each) for each in result]
 
 
-def _pieces(whole: Range, most: int) -> Sequence[tuple[int, int]]:
-    """Split a range into equal pieces of at most `most` offsets."""
-    count = ceil(whole.size / most)
-    ends = [whole.first + whole.size * number // count for number in range(1, count + 1)]
-    return list(zip([whole.first, *ends], ends, strict=False))
+def _split_range(range_: Range, limit: int) -> Sequence[tuple[int, int]]:
+    """Split a range into equal pieces of at most `limit` offsets."""
+    count = ceil(range_.size / limit)
+    ends = [range_.first + range_.size * number // count for number in range(1, count + 1)]
+    return list(zip([range_.first, *ends], ends, strict=False))
 
 
 def split(limit: int | None, lags: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -88,19 +90,19 @@ def split(limit: int | None, lags: Mapping[TopicPartition, int]) -> dict[TopicPa
     In proportion to lag, except that a small part is divided evenly: a partition with little to
     read does not wait for those that are far behind.
     """
-    behind = {partition: lag for partition, lag in sorted(lags.items()) if lag > 0}
-    if limit is None or sum(behind.values()) <= limit:
-        return behind
-    largest_first = sorted(behind, key=lambda partition: (-behind[partition], partition))
-    if limit <= len(behind):
+    unread = {partition: lag for partition, lag in sorted(lags.items()) if lag > 0}
+    if limit is None or sum(unread.values()) <= limit:
+        return unread
+    largest_first = sorted(unread, key=lambda partition: (-unread[partition], partition))
+    if limit <= len(unread):
         return dict.fromkeys(largest_first[:limit], 1)
-    even = max(1, limit // (EVEN_PART * len(behind)))
-    quotas = {partition: min(lag, even) for partition, lag in behind.items()}
-    left = limit - sum(quotas.values())
-    rest = sum(behind.values()) - sum(quotas.values())
-    for partition, lag in behind.items():
-        quotas[partition] += (lag - quotas[partition]) * left // rest
+    even = max(1, limit // (EVEN_PART * len(unread)))
+    quotas = {partition: min(lag, even) for partition, lag in unread.items()}
+    remaining = limit - sum(quotas.values())
+    remaining_lag = sum(unread.values()) - sum(quotas.values())
+    for partition, lag in unread.items():
+        quotas[partition] += (lag - quotas[partition]) * remaining // remaining_lag
     for partition in largest_first:  # what rounding down has left over
-        room = min(limit - sum(quotas.values()), behind[partition] - quotas[partition])
+        room = min(limit - sum(quotas.values()), unread[partition] - quotas[partition])
         quotas[partition] += room
     return quotas

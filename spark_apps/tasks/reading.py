@@ -21,11 +21,11 @@ from folkmoot.network.cluster import Cluster
 from folkmoot.protocol.errors import OffsetOutOfRange
 from folkmoot.spark_apps.tasks.arrow import Rows
 from folkmoot.spark_apps.tasks.planning import Task
-from folkmoot.spark_apps.tasks.worker_process import kept
+from folkmoot.spark_apps.tasks.worker_process import borrow
 
-BEGUN_BYTES: Final = 4 * 1024 * 1024
+FIRST_FETCH_BYTES: Final = 4 * 1024 * 1024
 """Bytes of the first fetches of a task's ranges, which are requested together."""
-MOST_AHEAD: Final = 32
+MAX_AHEAD: Final = 32
 
 
 class ReadOptions(NamedTuple):
@@ -47,7 +47,7 @@ def read(task: Task, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch
     Raises OffsetOutOfRange, UnknownTopicOrPartition or StaleTopicId when some are gone,
     CorruptBatch, and what kept a broker from answering for longer than the patience.
     """
-    with kept(
+    with borrow(
         ("reader", task[0].brokers, options), lambda: Cluster.of(options, lambda: task[0].brokers)
     ) as cluster:
         rows = Rows(options.columns)
@@ -58,24 +58,24 @@ def read(task: Task, options: ReadOptions = DEFAULTS) -> Iterator[pa.RecordBatch
             for part in task
         ]
         try:
-            begin(readers)
-            for reading in readers:
-                for chunk in reading.chunks():
+            begin_fetches(readers)
+            for reader in readers:
+                for chunk in reader.chunks():
                     for header, data in chunk:
-                        rows.add(reading.part, header, data)
-                        if rows.full:
-                            yield from rows.take()
-            yield from rows.take()
+                        rows.add(reader.part, header, data)
+                        if rows.is_full:
+                            yield from rows.flush()
+            yield from rows.flush()
         except OffsetOutOfRange as error:
             raise OffsetOutOfRange(
                 f"{error}: set failOnDataLoss=false to continue without them"
             ) from None
 
 
-def begin(readers: Sequence[RangeReader]) -> None:
+def begin_fetches(readers: Sequence[RangeReader]) -> None:
     """Have the first ranges asked for at once."""
-    room = BEGUN_BYTES
-    for each in readers[:MOST_AHEAD]:
+    room = FIRST_FETCH_BYTES
+    for each in readers[:MAX_AHEAD]:
         room -= each.room
         if room < 0:
             return

@@ -11,48 +11,48 @@ CACHED: Final = 8
 
 T = TypeVar("T")
 _idle: dict[tuple[Any, ...], Any] = {}
-_spared: dict[int, int] = {}
+_frozen_modules: dict[int, int] = {}
 
 
 @contextmanager
-def kept(kind: tuple[Any, ...], make: Callable[[], T]) -> Iterator[T]:
-    """Lend what `make` returns to this task alone, and keep it for the next one, unless this one fails.
+def borrow(kind: tuple[Any, ...], create: Callable[[], T]) -> Iterator[T]:
+    """Lend what `create` returns to this task alone, and keep it for the next one, unless this one fails.
 
     One of each kind is kept, of the kinds that were used last.
     """
-    _spare_collector()
+    _freeze_imports()
     key = (os.getpid(), *kind)
-    lent: Any = _idle.pop(key, None)
-    if lent is None:
-        lent = make()
+    instance: Any = _idle.pop(key, None)
+    if instance is None:
+        instance = create()
     try:
-        yield lent
+        yield instance
     except GeneratorExit:  # Spark takes no more rows
-        _put_back(key, lent)
+        _return_instance(key, instance)
         raise
     except BaseException:
-        lent.close()
+        instance.close()
         raise
-    _put_back(key, lent)
+    _return_instance(key, instance)
 
 
-def _put_back(key: tuple[Any, ...], lent: Any) -> None:
+def _return_instance(key: tuple[Any, ...], instance: Any) -> None:
     if key in _idle:
-        lent.close()
+        instance.close()
         return
-    _idle[key] = lent
+    _idle[key] = instance
     for other in list(_idle)[:-CACHED]:
         forgotten = _idle.pop(other)
         if other[0] == os.getpid():  # a socket of the process that forked us is not ours to close
             forgotten.close()
 
 
-def _spare_collector() -> None:
+def _freeze_imports() -> None:
     """Hide what was imported so far from the garbage collector, once for each worker process.
 
     PySpark collects garbage after each task, which looks at all of that, for longer than a small task takes.
     """
     imported = len(sys.modules)
-    if _spared.get(os.getpid()) != imported:
-        _spared[os.getpid()] = imported
+    if _frozen_modules.get(os.getpid()) != imported:
+        _frozen_modules[os.getpid()] = imported
         gc.freeze()

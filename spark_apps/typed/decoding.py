@@ -13,7 +13,7 @@ import numpy as np
 
 from folkmoot.consumers.broker_schemas import BrokerSchemas
 from folkmoot.protocol.errors import SerializationError
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 from folkmoot.schemas.columns.deserializer import BadRow, ColumnDeserializer
 from folkmoot.schemas.columns.extra import pa, pc
 from folkmoot.schemas.columns.layout import Layout
@@ -35,15 +35,15 @@ METADATA: Final[Mapping[str, str]] = {
 ERROR: Final = "_error"
 RAW: Final = "_raw"
 
-Bury = Callable[[pa.RecordBatch, Sequence[BadRow]], None]
+WriteDeadLetters = Callable[[pa.RecordBatch, Sequence[BadRow]], None]
 """Takes records and which of them cannot be read; returns when these are kept elsewhere."""
 
-_NEEDED: Final = ("value", FRAME, "topic", "partition", "offset")
-_PLACE: Final = ("topic", "partition", "offset")
-MOST_KEPT: Final = 4
+_REQUIRED: Final = ("value", FRAME, "topic", "partition", "offset")
+_POSITION_COLUMNS: Final = ("topic", "partition", "offset")
+MAX_CACHED: Final = 4
 
 
-class KnownSchema(NamedTuple):
+class ResolvedSchema(NamedTuple):
     """A resolved text, and its id; 0 if the registry was not asked."""
 
     text: str
@@ -52,23 +52,26 @@ class KnownSchema(NamedTuple):
 
 def arrow_fields(text: str) -> pa.Schema:
     """The columns of a schema's fields, in types that Spark has. Raises InvalidSchema."""
-    return _for_spark(Layout(Parsed(text)).schema)
+    return _for_spark(Layout(ParsedSchema(text)).schema)
 
 
 def read_typed(
     task: Task,
     config: SourceConfig,
     names: Sequence[str],
-    schema: KnownSchema,
-    bury: Bury | None = None,
+    schema: ResolvedSchema,
+    write_dead_letters: WriteDeadLetters | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a task in the columns named. Fields that are not named are not decoded.
 
-    Raises SerializationError, what `read` raises, and `bury`, which is given what cannot be read.
+    Raises SerializationError, what `read` raises, and what `write_dead_letters` raises, which gets the
+    records that cannot be read.
     """
-    needed = _NEEDED if bury is None else (*_NEEDED, "key", "timestamp", "headers")
-    wanted = [METADATA[name] for name in names if name in METADATA]
-    raw = tuple(dict.fromkeys((*needed, *wanted)))
+    required = (
+        _REQUIRED if write_dead_letters is None else (*_REQUIRED, "key", "timestamp", "headers")
+    )
+    metadata = [METADATA[name] for name in names if name in METADATA]
+    raw = tuple(dict.fromkeys((*required, *metadata)))
     options = ReadOptions(config.clientId, config.listener, raw, config.failOnDataLoss)
     fields = tuple(name for name in names if name not in (*METADATA, ERROR, RAW))
     decode = _deserializer(
@@ -77,43 +80,45 @@ def read_typed(
     )
     fails = config.onDecodeError == "fail"
     for batch in read(task, options):
-        yield typed(batch, decode, names, fails=fails, bury=bury)
+        yield decode_values(
+            batch, decode, names, fails=fails, write_dead_letters=write_dead_letters
+        )
 
 
-def typed(
+def decode_values(
     batch: pa.RecordBatch,
     decode: ColumnDeserializer,
     names: Sequence[str],
     *,
     fails: bool,
-    bury: Bury | None = None,
+    write_dead_letters: WriteDeadLetters | None = None,
 ) -> pa.RecordBatch:
-    """The columns named, of records with values in bytes, without those that were buried.
+    """The columns named, of records with values in bytes, without dead letters.
 
     Raises SerializationError for a value that cannot be read, if it `fails`, and what asking brokers
     raises.
     """
-    fields, bad = _decoded(_framed(batch), decode)
+    fields, bad = _decode(_prepend_frames(batch), decode)
     if bad and fails:
         row, number, error = bad[0]
-        topic, partition, offset = (batch.column(name)[row].as_py() for name in _PLACE)
+        topic, partition, offset = (batch.column(name)[row].as_py() for name in _POSITION_COLUMNS)
         raise SerializationError(
             f"topic {topic}, partition {partition}, offset {offset}, schema id "
             f"{'none' if number is None else number}: {error}"
         )
-    if bad and bury is not None:
-        bury(batch, bad)
-        kept = pa.array(np.delete(np.arange(batch.num_rows), [each.row for each in bad]))
-        batch, fields, bad = batch.take(kept), fields.take(kept), []
-    found: dict[str, Any] = dict(zip(fields.schema.names, fields.columns, strict=True))
-    found |= {
+    if bad and write_dead_letters is not None:
+        write_dead_letters(batch, bad)
+        readable = pa.array(np.delete(np.arange(batch.num_rows), [each.row for each in bad]))
+        batch, fields, bad = batch.take(readable), fields.take(readable), []
+    columns: dict[str, Any] = dict(zip(fields.schema.names, fields.columns, strict=True))
+    columns |= {
         name: batch.column(raw) for name, raw in METADATA.items() if raw in batch.schema.names
     }
-    found[ERROR], found[RAW] = _told(batch.column("value"), bad)
-    return pa.RecordBatch.from_arrays([found[name] for name in names], names=list(names))
+    columns[ERROR], columns[RAW] = _error_columns(batch.column("value"), bad)
+    return pa.RecordBatch.from_arrays([columns[name] for name in names], names=list(names))
 
 
-def _framed(batch: pa.RecordBatch) -> pa.Array:
+def _prepend_frames(batch: pa.RecordBatch) -> pa.Array:
     """Values with what says their schema in front of them."""
     values, marks = batch.column("value"), batch.column(FRAME)
     if marks.null_count == len(marks):
@@ -121,22 +126,22 @@ def _framed(batch: pa.RecordBatch) -> pa.Array:
     return pc.binary_join_element_wise(marks.fill_null(b""), values, b"")
 
 
-def _decoded(values: pa.Array, decode: ColumnDeserializer) -> tuple[pa.RecordBatch, list[BadRow]]:
+def _decode(values: pa.Array, decode: ColumnDeserializer) -> tuple[pa.RecordBatch, list[BadRow]]:
     """Columns in types that Spark has: a time that is none there makes a bad row, too."""
     fields, bad = decode.decode(values)
     schema = _for_spark(fields.schema)
     try:
         return _cast(fields, schema), bad
     except pa.ArrowInvalid:
-        too_far = [
+        out_of_range = [
             BadRow(row, _id(values[row].as_py()), str(error))
             for row in range(len(values))
-            if (error := _misfit(fields.slice(row, 1), schema)) is not None
+            if (error := _mismatch(fields.slice(row, 1), schema)) is not None
         ]
-    rows = {each.row for each in too_far}
+    rows = {each.row for each in out_of_range}
     cells = [None if row in rows else cell for row, cell in enumerate(values.to_pylist())]
     fields, bad = decode.decode(pa.array(cells, pa.binary()))
-    return _cast(fields, schema), sorted([*bad, *too_far])
+    return _cast(fields, schema), sorted([*bad, *out_of_range])
 
 
 def _id(value: bytes) -> int | None:
@@ -154,7 +159,7 @@ def _cast(fields: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _misfit(row: pa.RecordBatch, schema: pa.Schema) -> str | None:
+def _mismatch(row: pa.RecordBatch, schema: pa.Schema) -> str | None:
     try:
         _cast(row, schema)
     except pa.ArrowInvalid as error:
@@ -162,7 +167,7 @@ def _misfit(row: pa.RecordBatch, schema: pa.Schema) -> str | None:
     return None
 
 
-def _told(values: pa.Array, bad: Sequence[BadRow]) -> tuple[pa.Array, pa.Array]:
+def _error_columns(values: pa.Array, bad: Sequence[BadRow]) -> tuple[pa.Array, pa.Array]:
     """Why rows could not be read, and their values."""
     count = len(values)
     if not bad:
@@ -202,7 +207,7 @@ def _type(kind: Any) -> Any:
 # -- what outlives a task -----------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=MOST_KEPT)
+@lru_cache(maxsize=MAX_CACHED)
 def _deserializer(
     process: int,
     text: str,

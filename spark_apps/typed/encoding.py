@@ -7,10 +7,10 @@ import numpy as np
 
 from folkmoot.schemas.columns.extra import pa
 from folkmoot.schemas.columns.serializer import ColumnEncoder
-from folkmoot.spark_apps.typed.decoding import METADATA, KnownSchema
+from folkmoot.spark_apps.typed.decoding import METADATA, ResolvedSchema
 
 
-def encoded(batch: pa.RecordBatch, schema: KnownSchema) -> dict[str, Any]:
+def encode_columns(batch: pa.RecordBatch, schema: ResolvedSchema) -> dict[str, Any]:
     """Columns as they are called where values are bytes. A row of nulls is a tombstone, as it is read.
 
     Raises SerializationError that names the row and the column that do not fit, BatchTooLarge.
@@ -24,10 +24,10 @@ def encoded(batch: pa.RecordBatch, schema: KnownSchema) -> dict[str, Any]:
     valid: list[Any] = list(fields.columns)
     is_row = np.logical_or.reduce([column.is_valid().to_numpy(False) for column in valid])
     values = _encoder(schema)(fields.take(pa.array(np.flatnonzero(is_row))))
-    places = pa.array(np.cumsum(is_row) - 1, mask=~is_row)
-    return columns | {"value": values.take(places)}
+    indexes = pa.array(np.cumsum(is_row) - 1, mask=~is_row)
+    return columns | {"value": values.take(indexes)}
 
 
 @cache
-def _encoder(schema: KnownSchema) -> ColumnEncoder:
+def _encoder(schema: ResolvedSchema) -> ColumnEncoder:
     return ColumnEncoder(*schema)

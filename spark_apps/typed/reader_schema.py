@@ -20,29 +20,29 @@ from folkmoot.schemas.avro.references import resolve
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
 from folkmoot.spark_apps.options.columns import columns
 from folkmoot.spark_apps.options.config import LATEST_SCHEMA, SinkConfig, SourceConfig, is_json
-from folkmoot.spark_apps.typed.decoding import ERROR, METADATA, RAW, KnownSchema, arrow_fields
+from folkmoot.spark_apps.typed.decoding import ERROR, METADATA, RAW, ResolvedSchema, arrow_fields
 
 CONNECT_TIMEOUT: Final = 10.0
 
 
-def reader_schema(config: SourceConfig) -> KnownSchema:
+def reader_schema(config: SourceConfig) -> ResolvedSchema:
     """The schema that option `readerSchema` means now.
 
     Raises ConfigError, InvalidSchema, InvalidSubject, SchemaNotFound, SubjectNotFound, VersionNotFound,
     ZooKeeperUnreachable.
     """
-    said = config.readerSchema
-    if is_json(said):
+    option = config.readerSchema
+    if is_json(option):
         try:
             context_of(config.subject_of_ids)
-            return KnownSchema(resolve(said))
+            return ResolvedSchema(resolve(option))
         except InvalidSchema as error:
             raise InvalidSchema(f"option 'readerSchema': {error}") from None
     with closing(SchemaRegistry(config.zookeeper, timeout=CONNECT_TIMEOUT)) as registry:
         try:
-            return named_schema(registry, said, config)
+            return find_schema(registry, option, config)
         except FolkmootError as error:
-            raise type(error)(f"option 'readerSchema' is {said!r}: {error}") from None
+            raise type(error)(f"option 'readerSchema' is {option!r}: {error}") from None
 
 
 def check_dead_letters(config: SourceConfig) -> None:
@@ -59,16 +59,16 @@ def check_dead_letters(config: SourceConfig) -> None:
             )
 
 
-def named_schema(
-    registry: SchemaRegistry, said: str, config: SourceConfig | SinkConfig
-) -> KnownSchema:
+def find_schema(
+    registry: SchemaRegistry, option: str, config: SourceConfig | SinkConfig
+) -> ResolvedSchema:
     """The schema of an id, or of a subject's version. Raises what the registry raises."""
-    if said.isdecimal():
-        text = registry.resolved(int(said), subject=config.subject_of_ids)
-        return KnownSchema(text, int(said))
+    if option.isdecimal():
+        text = registry.resolved(int(option), subject=config.subject_of_ids)
+        return ResolvedSchema(text, int(option))
     subject, number = config.schema_version()
-    found = registry.version(subject, LATEST_SCHEMA if number == LATEST_SCHEMA else int(number))
-    return KnownSchema(registry.resolved(found.id, subject=subject), found.id)
+    version = registry.version(subject, LATEST_SCHEMA if number == LATEST_SCHEMA else int(number))
+    return ResolvedSchema(registry.resolved(version.id, subject=subject), version.id)
 
 
 def typed_columns(text: str, config: SourceConfig) -> StructType:
@@ -81,9 +81,9 @@ def typed_columns(text: str, config: SourceConfig) -> StructType:
     if config.onDecodeError == "null":
         ours.add(ERROR, StringType()).add(RAW, offered["value"].dataType)
     fields = from_arrow_schema(arrow_fields(text), prefer_timestamp_ntz=True)
-    taken = {name.lower() for name in ours.names}
+    used_names = {name.lower() for name in ours.names}
     for name in fields.names:
-        if name.lower() in taken:
+        if name.lower() in used_names:
             raise ConfigError(
                 f"field {name!r} of the schema is called like a column of format folkmoot: give a "
                 "'readerSchema' without it"

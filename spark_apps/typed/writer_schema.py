@@ -36,9 +36,9 @@ from folkmoot.protocol.errors import (
 from folkmoot.schemas.columns.extra import pa
 from folkmoot.schemas.columns.serializer import ColumnEncoder
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-from folkmoot.spark_apps.options.config import OF_COLUMNS, SinkConfig
-from folkmoot.spark_apps.typed.decoding import KnownSchema
-from folkmoot.spark_apps.typed.reader_schema import CONNECT_TIMEOUT, named_schema
+from folkmoot.spark_apps.options.config import FROM_COLUMNS, SinkConfig
+from folkmoot.spark_apps.typed.decoding import ResolvedSchema
+from folkmoot.spark_apps.typed.reader_schema import CONNECT_TIMEOUT, find_schema
 
 RECORD_NAME: Final = "Row"
 """Name of the first schema of a subject; later ones have the name of the one before."""
@@ -59,63 +59,67 @@ _TYPES: Final[dict[type[DataType], Any]] = {
 }
 
 
-def writer_schema(config: SinkConfig, fields: StructType) -> KnownSchema:
+def writer_schema(config: SinkConfig, fields: StructType) -> ResolvedSchema:
     """Return the schema by which rows of these columns are written. Raises as `schema_for`, and
     ZooKeeperUnreachable."""
     with closing(SchemaRegistry(config.zookeeper, timeout=CONNECT_TIMEOUT)) as registry:
         return schema_for(fields, config, registry)
 
 
-_kept = lru_cache(maxsize=16)(writer_schema)
+_cached_writer_schema = lru_cache(maxsize=16)(writer_schema)
 
 
-def stream_schema(config: SinkConfig, fields: StructType) -> KnownSchema:
+def stream_schema(config: SinkConfig, fields: StructType) -> ResolvedSchema:
     """As `writer_schema`; what stays the same is asked for once, though Spark makes a writer for every batch
     (mostly in one process)."""
-    return (writer_schema if config.follows_latest else _kept)(config, fields)
+    return (writer_schema if config.follows_latest else _cached_writer_schema)(config, fields)
 
 
-def schema_for(fields: StructType, config: SinkConfig, registry: SchemaRegistry) -> KnownSchema:
+def schema_for(fields: StructType, config: SinkConfig, registry: SchemaRegistry) -> ResolvedSchema:
     """The schema of option `writerSchema`, registered where it is new.
 
     Raises ConfigError where the columns do not fit it; InvalidSchema, IncompatibleSchema, SchemaNotFound,
     SubjectNotFound, VersionNotFound, OperationNotPermitted.
     """
-    said = config.writerSchema
+    option = config.writerSchema
     try:
         if config.is_registering:
-            subject = config.subject_written()
-            made = of_columns(fields, _name(registry, subject)) if said == OF_COLUMNS else said
-            number = registry.register(subject, made).id
-            found = KnownSchema(registry.resolved(number, subject=subject), number)
+            subject = config.writer_subject()
+            text = (
+                schema_from_columns(fields, _name(registry, subject))
+                if option == FROM_COLUMNS
+                else option
+            )
+            number = registry.register(subject, text).id
+            schema = ResolvedSchema(registry.resolved(number, subject=subject), number)
         else:
-            found = named_schema(registry, said, config)
+            schema = find_schema(registry, option, config)
     except RegistryError as error:
-        raise type(error)(f"option 'writerSchema' is {said!r}: {error}") from None
+        raise type(error)(f"option 'writerSchema' is {option!r}: {error}") from None
     try:
-        ColumnEncoder(*found)(
+        ColumnEncoder(*schema)(
             pa.RecordBatch.from_pylist([], to_arrow_schema(fields, timezone="UTC"))
         )
     except SerializationError as error:
-        raise ConfigError(f"the columns do not fit schema {found.id}: {error}") from None
-    return found
+        raise ConfigError(f"the columns do not fit schema {schema.id}: {error}") from None
+    return schema
 
 
-def of_columns(fields: StructType, name: str = RECORD_NAME) -> str:
+def schema_from_columns(fields: StructType, name: str = RECORD_NAME) -> str:
     """The schema that follows from columns. Raises ConfigError for a type that Avro does not have."""
     return json.dumps(_record(fields, name, ""))
 
 
 def _record(fields: StructType, name: str, where: str) -> dict[str, Any]:
-    made: list[dict[str, Any]] = []
+    schema_fields: list[dict[str, Any]] = []
     for each in fields.fields:
         inside = f"{where}.{each.name}" if where else each.name
         kind = _kind(each.dataType, f"{name}.{each.name}", inside)
         if each.nullable:
-            made.append({"name": each.name, "type": ["null", kind], "default": None})
+            schema_fields.append({"name": each.name, "type": ["null", kind], "default": None})
         else:
-            made.append({"name": each.name, "type": kind})
-    return {"type": "record", "name": name, "fields": made}
+            schema_fields.append({"name": each.name, "type": kind})
+    return {"type": "record", "name": name, "fields": schema_fields}
 
 
 def _kind(kind: DataType, name: str, where: str) -> Any:

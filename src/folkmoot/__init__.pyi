@@ -45,8 +45,8 @@ from folkmoot.coordination.topics import Reassignment as Reassignment
 from folkmoot.coordination.zookeeper.session import Connect as Connect
 from folkmoot.coordination.zookeeper.session import SessionState as SessionState
 from folkmoot.metrics.clients import ClientMetrics as ClientMetrics
+from folkmoot.metrics.pages import MetricsSource as MetricsSource
 from folkmoot.metrics.pages import Page as Page
-from folkmoot.metrics.pages import Watched as Watched
 from folkmoot.metrics.pages import serve_metrics as serve_metrics
 from folkmoot.producers.appender import AsyncDelivery as AsyncDelivery
 from folkmoot.producers.appender import Delivery as Delivery

@@ -58,7 +58,7 @@ def test_a_peer_that_is_not_here_is_skipped_with_a_reason(monkeypatch: pytest.Mo
         raise Unavailable("no program mvn: install it")
 
     monkeypatch.setattr(KafkaPeer, "prepare", missing)
-    present, skipped = command.prepared("kafka")
+    present, skipped = command.prepare_peers("kafka")
     assert list(present) == ["folkmoot"]
     assert skipped == {"kafka": "Apache Kafka 4.3.1: no program mvn: install it"}
 
@@ -71,7 +71,7 @@ def test_a_peer_whose_server_does_not_start_is_skipped_too(
 
     monkeypatch.setattr(KafkaPeer, "prepare", lambda _peer: None)
     monkeypatch.setattr(KafkaServer, "start", fail)
-    present, skipped = command.prepared("kafka")
+    present, skipped = command.prepare_peers("kafka")
     assert list(present) == ["folkmoot"]
     assert skipped == {"kafka": "Apache Kafka 4.3.1: Kafka ended with exit code 1"}
 
@@ -96,7 +96,7 @@ def test_a_record_that_is_missing_or_doubled_makes_a_measurement_invalid() -> No
 def test_contenders_take_turns_and_begin_each_round_with_another(tmp_path: Path) -> None:
     results = Results(name="", title="")
     with Context({}, SMOKE, results, tmp_path / "work") as context:
-        turns = list(context.turns(["a", "b"], 3))
+        turns = list(context.rotation(["a", "b"], 3))
     assert turns == ["a", "b", "b", "a", "a", "b"]
 
 

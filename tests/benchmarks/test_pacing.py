@@ -36,8 +36,8 @@ def test_a_stall_delays_no_later_record_beyond_its_own_time() -> None:
 def test_percentiles_leave_out_the_warm_up_and_take_the_start_off_later() -> None:
     arrivals = Arrivals(200)
     for lag in (*[10**9] * 100, *range(1, 101)):
-        assert not arrivals.complete
+        assert not arrivals.is_complete
         arrivals.add(lag)
-    assert arrivals.complete
+    assert arrivals.is_complete
     found = arrivals.percentiles(100)
     assert (found["p50"], found["p99"], found["max"]) == (50, 99, 100)

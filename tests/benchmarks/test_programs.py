@@ -15,7 +15,7 @@ def work(given: Parameters) -> None:
     clock.start()
     sum(range(given["size"]))
     clock.stop()
-    clock.tell(given["size"], more=1)
+    clock.report(given["size"], more=1)
 main({"work": work})
 """
 

@@ -5,13 +5,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.clients.deliveries import DeliveryLog, DeliveryReader
-from benchmarks.rebalances import Seen, judge
+from benchmarks.rebalances import MemberDelivery, judge
 
 
-def stream(partition: int, member: int, start: int, end: int, offset: int = 0) -> list[Seen]:
+def stream(
+    partition: int, member: int, start: int, end: int, offset: int = 0
+) -> list[MemberDelivery]:
     """A record every 20 ms, from and until so many ms after the event at 10 s."""
     return [
-        Seen(10 + at / 1000, member, partition, offset + number)
+        MemberDelivery(10 + at / 1000, member, partition, offset + number)
         for number, at in enumerate(range(start, end, 20))
     ]
 
@@ -59,13 +61,13 @@ def test_a_partition_that_is_back_at_its_owner_has_moved_all_the_same() -> None:
 def test_deliveries_are_followed_from_another_process(tmp_path: Path) -> None:
     path = tmp_path / "log"
     reader = DeliveryReader(path)
-    assert list(reader.more()) == []
+    assert list(reader.read_new()) == []
     log = DeliveryLog(str(path))
     log.add([])
     log.add([(3, 7), (4, 8)])
-    first, second = reader.more()
+    first, second = reader.read_new()
     assert (first.partition, first.offset, second.partition, second.offset) == (3, 7, 4, 8)
     assert first.at == second.at > 0
-    assert list(reader.more()) == []
+    assert list(reader.read_new()) == []
     log.add([(3, 9)])
-    assert [each.offset for each in reader.more()] == [9]
+    assert [each.offset for each in reader.read_new()] == [9]

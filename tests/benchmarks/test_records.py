@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.clients.program import read_columns, write_columns
-from benchmarks.records import KEYS, RecordSets, SetName, as_lines
+from benchmarks.records import KEYS, RecordSets, SetName, write_lines
 
 
 @pytest.mark.parametrize("name", ["small", "unique", "large", "flights"])
@@ -40,5 +40,5 @@ def test_the_first_records_of_a_file_are_read_as_they_were_written(tmp_path: Pat
 
 def test_kafkas_tool_gets_one_value_a_line(tmp_path: Path) -> None:
     made = RecordSets(tmp_path, 7).get("flights", 100)
-    lines = as_lines(made, tmp_path / "lines", 60).read_bytes().splitlines()
+    lines = write_lines(made, tmp_path / "lines", 60).read_bytes().splitlines()
     assert lines == read_columns(made.path, 60)[1]

@@ -16,7 +16,7 @@ from tests.memory_zookeeper import MemoryZooKeeper
 def test_subjects_in_bulk_are_what_registering_leaves() -> None:
     ensemble = MemoryZooKeeper()
     for count in (3, 5, 5):
-        registry_load.stock(ensemble.connect(), count)
+        registry_load.create_subjects(ensemble.connect(), count)
     registry = SchemaRegistry(ensemble.connect())
     subjects = [f":.stock:topic-{n}-value" for n in range(5)]
     assert registry.subjects(":.stock:topic") == subjects

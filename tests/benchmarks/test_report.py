@@ -155,14 +155,14 @@ def test_the_page_gets_tables_between_its_marks_and_keeps_the_rest(tmp_path: Pat
     marks = "<!-- results: {} -->\nold\n<!-- end -->\n"
     page.write_text("Before.\n" + marks.format("throughput") + "After.\n" + marks.format("other"))
     a_report().write(tmp_path / "latest.json")
-    assert report.into_docs(tmp_path / "latest.json", [page]) == 0
+    assert report.write_docs(tmp_path / "latest.json", [page]) == 0
     text = page.read_text()
     assert text.startswith(
         "Before.\n<!-- results: throughput -->\nMeasured today, commit abc, in 1 s.\n\n!["
     )
     assert "| Folkmoot send() | 2.00 M | 1.90 M – 2.10 M | 0.50 | 0.10 | 3 |" in text
     assert "\nAfter.\n<!-- results: other -->\nold\n<!-- end -->\n" in text
-    assert report.into_docs(tmp_path / "latest.json", [page]) == 0
+    assert report.write_docs(tmp_path / "latest.json", [page]) == 0
     assert page.read_text() == text
 
 

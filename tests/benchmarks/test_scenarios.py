@@ -53,7 +53,7 @@ def test_codecs_are_measured_on_bodies_of_all_records(
     rows = [msgspec.msgpack.decode(body) for body in bodies]
     assert all(len(body) <= 1.1 * bench_compression.BATCH_BYTES for body in bodies)
     assert sum(len(value[1]) for _, value, *_ in rows) == 5_000 * 100 + 5 * len(rows)
-    sample = bench_compression.measured(Codec.ZSTD, 1, bodies, records.count)
+    sample = bench_compression.measure_codec(Codec.ZSTD, 1, bodies, records.count)
     assert sample.value == pytest.approx(80)  # s/M records
     assert sample.facts["to decompress, CPU s/M records"] == pytest.approx(20)
     assert 2 < sample.facts["compression"] < 5
@@ -106,8 +106,12 @@ def test_schemas_are_measured_on_flights_of_which_columns_and_single_values_are_
     arrow = deserializer(some.text)
     assert columns(arrow(some.values)).to_pylist() == some.values
     for measure in (
-        *(bench_schemas.decoded, bench_schemas.decoded_by_fastavro, bench_schemas.encoded),
-        *(bench_schemas.read, bench_schemas.read_by_fastavro),
-        *(bench_schemas.written, bench_schemas.written_by_fastavro),
+        *(
+            bench_schemas.decode_columns,
+            bench_schemas.decode_columns_with_fastavro,
+            bench_schemas.encode_columns,
+        ),
+        *(bench_schemas.decode_values, bench_schemas.decode_values_with_fastavro),
+        *(bench_schemas.encode_values, bench_schemas.encode_values_with_fastavro),
     ):
         assert measure(some).value > 0

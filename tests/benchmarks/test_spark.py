@@ -16,7 +16,7 @@ from benchmarks.bench_spark import IDLE, KAFKA, LATENCY, LEFT, NOTHING, OURS, RE
 from benchmarks.measuring import cpu_below, cpu_seconds, forget_peaks, own_cpu, peak_resident
 from benchmarks.records import RecordSets
 from benchmarks.results import Cell, Results
-from benchmarks.spark_sides import FILES, _encoded, as_parquet, flights_as_parquet
+from benchmarks.spark_sides import FILES, _encode_flights, as_parquet, flights_as_parquet
 from folkmoot.console.demo import flights
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 
@@ -64,7 +64,7 @@ def test_flights_are_the_same_bytes_for_both_sides_and_spark_can_read_them() -> 
             assert id == 7
             return flights.schema()
 
-    keys, values = _encoded(7, 50)
+    keys, values = _encode_flights(7, 50)
     rows = list(flights.read(flights.find_archive(), 50))
     decoded = ColumnDeserializer(Known(), flights.schema())(values)
     assert decoded.num_rows == len(keys) == 50

@@ -153,7 +153,7 @@ def test_free_ports_are_below_those_that_the_kernel_hands_out() -> None:
 def test_a_free_port_is_given_to_one_only_although_nobody_listens_there_yet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "_handed_out", deque())  # other tests may have been given them
+    monkeypatch.setattr(module, "_recent_ports", deque())  # other tests may have been given them
     drawn = iter([20_001, 20_001, 20_001, 20_002])
     monkeypatch.setattr("random.SystemRandom.randrange", lambda *_: next(drawn))
     monkeypatch.setattr("folkmoot.console.running.children.port_is_free", lambda _: True)

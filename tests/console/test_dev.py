@@ -16,7 +16,7 @@ from folkmoot.admin.admin import Admin
 from folkmoot.console.main import main
 from folkmoot.console.running import processes
 from folkmoot.console.running.children import StartFailed
-from folkmoot.console.running.dev import _Watched
+from folkmoot.console.running.dev import _SupervisedProcess
 from folkmoot.console.running.processes import FOLKMOOT, BrokerProcess
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.coordination import topics
@@ -95,7 +95,7 @@ def test_a_broker_that_was_stopped_in_order_is_not_told_of_as_a_failure(
 ) -> None:
     child = SimpleNamespace(name="broker 2", is_running=False, exit_code=0)
     process = SimpleNamespace(child=child, launch=lambda: None)
-    _Watched(cast(BrokerProcess, process)).look()
+    _SupervisedProcess(cast(BrokerProcess, process)).check()
     assert capsys.readouterr().err == "folkmoot: broker 2 was stopped; it is started again\n"
 
 

@@ -182,7 +182,7 @@ def test_a_byte_order_mark_before_the_offsets_is_no_part_of_them(
 ) -> None:
     send(shell)
     offsets = {TopicPartition(shell.topic, 0): 4}
-    text = "\ufeff" + offset_files.text_of(offsets, {}, form)
+    text = "\ufeff" + offset_files.format_offsets(offsets, {}, form)
     file = tmp_path / "offsets"
     file.write_text(text, encoding="utf-8")
     monkeypatch.setattr("sys.stdin", io.StringIO(text))

@@ -318,9 +318,9 @@ def test_dev_gives_up_a_process_that_cannot_be_launched_again(
         def launch(self) -> None:
             raise OSError("no room")
 
-    watched = dev_command._Watched(Broken(1, tmp_path / "broker-1", NOWHERE))
+    watched = dev_command._SupervisedProcess(Broken(1, tmp_path / "broker-1", NOWHERE))
     for _ in range(dev_command.DEATHS + 1):
-        watched.look()
+        watched.check()
     said = capsys.readouterr().err
-    assert watched.given_up
+    assert watched.has_failed
     assert said.count("broker 1 could not be started: no room") == dev_command.DEATHS - 1

@@ -203,7 +203,7 @@ def test_a_library_that_is_missing_is_named_with_the_command_that_installs_it(
 ) -> None:
     """Also to `folkmoot dev`, which goes without the server then."""
     monkeypatch.setattr(registry, "find_spec", lambda name: None if name == library else name)
-    assert registry.missing() == library
+    assert registry.missing_library() == library
     assert main(["registry", "--zookeeper", "127.0.0.1:1"]) == 1
     assert capsys.readouterr().err == (
         f"folkmoot: the registry's server needs {library}, which is not installed: "

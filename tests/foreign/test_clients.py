@@ -9,7 +9,7 @@ from folkmoot import AvroDeserializer, AvroSerializer, ColumnDeserializer
 from folkmoot.protocol.errors import IncompatibleSchema
 from folkmoot.schemas.avro.identity import canonical
 from folkmoot.schemas.registry.schema_registry import SchemaRegistry
-from folkmoot.schemas.values.wire import framed
+from folkmoot.schemas.values.wire import prepend_frames
 from tests.foreign.client import Client
 from tests.foreign.conftest import Start
 from tests.foreign.table import CALLS, ONLY_HTTP, offering
@@ -315,7 +315,7 @@ def test_a_client_writes_the_schemas_guid_into_a_header(
     assert read == value
     # As our consumers do it, one by one and in columns.
     row = tuple((name, bytes.fromhex(each)) for name, each in headers)
-    (ours_to_read,) = framed("value", [bytes.fromhex(data)], [row])
+    (ours_to_read,) = prepend_frames("value", [bytes.fromhex(data)], [row])
     assert ours_to_read is not None
     assert AvroDeserializer(ours)(ours_to_read) == value
     assert ColumnDeserializer(ours, SECOND)([ours_to_read]).to_pylist() == [value]

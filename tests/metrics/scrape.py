@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from folkmoot.metrics.names import Declared
+from folkmoot.metrics.names import MetricDeclaration
 
 TIMEOUT = 20.0
 
@@ -51,7 +51,7 @@ class Scraped:
         assert len(found) < 2, f"{name} {labels}: {found}"
         return found[0] if found else None
 
-    def assert_declared(self, declared: Iterable[Declared]) -> None:
+    def assert_declared(self, declared: Iterable[MetricDeclaration]) -> None:
         """All that is declared is there, with its kind, help and labels, and nothing else is."""
         shown = {
             (

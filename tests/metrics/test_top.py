@@ -10,7 +10,7 @@ import time
 
 from folkmoot.admin.group_views import GroupSummary
 from folkmoot.admin.replica_moves import ReplicaSize
-from folkmoot.console.monitoring.frame import Group, Look, frame
+from folkmoot.console.monitoring.frame import ClusterSnapshot, Group, frame
 from folkmoot.console.running.processes import FOLKMOOT, EmbeddedCluster
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster.cluster_status import ClusterStatus, PartitionStatus
@@ -27,7 +27,7 @@ def a_look(
     committed: int,
     brokers: tuple[int, ...] = (1, 2),
     start: int = 0,
-) -> Look:
+) -> ClusterSnapshot:
     live = {each: Registration({"client": f"host-{each}:9190"}, "nonce") for each in brokers}
     partitions = [
         PartitionStatus("orders", 0, 1, 0, [1, 2], [1, 2], 1),
@@ -41,7 +41,7 @@ def a_look(
         ),
     ]
     summary = GroupSummary(name="billing", state="stable", members=3, partitions=2, generation=7)
-    return Look(
+    return ClusterSnapshot(
         at=at,
         cluster=ClusterStatus(live, Controller(1, "nonce", 1), partitions),
         sizes=sizes,
@@ -86,7 +86,7 @@ def test_what_is_down_or_shrinks_is_said_and_has_no_rate() -> None:
 
 def test_a_small_terminal_gets_the_first_rows() -> None:
     look = a_look(10.0, (1, 1), 0)
-    lines = frame(look, look, [], most=1)
+    lines = frame(look, look, [], limit=1)
     assert "… 1 more" in lines
     assert not any(line.startswith("     2") for line in lines)
 

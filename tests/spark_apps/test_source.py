@@ -14,7 +14,7 @@ from folkmoot.consumers.fetch.range_reader import OffsetRange
 from folkmoot.protocol.errors import ConfigError
 from folkmoot.spark_apps.options.columns import COLUMNS, columns
 from folkmoot.spark_apps.options.config import StreamConfig
-from folkmoot.spark_apps.source import MOST_ROWS, FolkmootDataSource, FolkmootStreamReader
+from folkmoot.spark_apps.source import MAX_ROWS, FolkmootDataSource, FolkmootStreamReader
 from folkmoot.spark_apps.tasks.planning import Task
 from pyspark_folkmoot import DefaultSource
 
@@ -72,7 +72,7 @@ def test_a_wrong_option_is_told_when_the_schema_is_asked_for() -> None:
 def test_nothing_is_joined_before_the_engine_wants_offsets(reader: FolkmootStreamReader) -> None:
     empty = {"g": "g", "n": 0, "p": {}, "s": {}, "t": {}, "v": 2}
     assert reader.initialOffset() == reader.initialOffset() == empty
-    assert reader.getDefaultReadLimit() == ReadMaxRows(MOST_ROWS)
+    assert reader.getDefaultReadLimit() == ReadMaxRows(MAX_ROWS)
     assert reader.reportLatestOffset() is None
     reader.stop()
 

@@ -32,7 +32,7 @@ _Encode = Callable[[Any], bytes]
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-class Draft(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """A record to send, without a position. `timestamp` is in ms, None: now."""
 
     value: bytes | None
@@ -41,17 +41,17 @@ class Draft(NamedTuple):
     timestamp: int | None = None
 
 
-def line_of(record: "Record", decode: Decoder) -> str:
+def format_record(record: "Record", decode: Decoder) -> str:
     """The record as JSON."""
     decoded = decode.value(record.value, record.headers)
-    its = decode.key(record.key, record.headers)
+    decoded_key = decode.key(record.key, record.headers)
     value, schema_id = (cell_of(record.value), None) if decoded is None else decoded
     fields = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
-        "timestamp": _written(record.timestamp),
-        "key": cell_of(record.key) if its is None else its[0],
+        "timestamp": _format_timestamp(record.timestamp),
+        "key": cell_of(record.key) if decoded_key is None else decoded_key[0],
         "value": value,
         "headers": [[name, cell_of(data)] for name, data in record.headers],
         "schema_id": schema_id,
@@ -61,9 +61,9 @@ def line_of(record: "Record", decode: Decoder) -> str:
     return as_json(fields)
 
 
-def draft_of(
+def parse_record(
     line: bytes, decode: Decoder, encode: _Encode | None, encode_key: _Encode | None = None
-) -> Draft:
+) -> OutgoingRecord:
     """Return the record of a line, without its position. Raises SerializationError.
 
     A key is written by `encode_key`, a value by `encode`, if there is one. Else `encoded` has the value's
@@ -81,17 +81,17 @@ def draft_of(
     if encode is not None:
         data = None if value is None else encode(value)
     elif "encoded" in fields:
-        data = _checked(fields, tuple(headers), decode)
+        data = _check_encoded(fields, tuple(headers), decode)
     else:
         data = _bytes("value", value)
     key = fields.get("key")
     key = _bytes("key", key) if key is None or encode_key is None else encode_key(key)
-    written = {header_name("value"): encode, header_name("key"): encode_key}
-    headers = [each for each in headers if written.get(each[0]) is None]
-    return Draft(data, key, headers, _read(fields.get("timestamp")))
+    encoders = {header_name("value"): encode, header_name("key"): encode_key}
+    headers = [each for each in headers if encoders.get(each[0]) is None]
+    return OutgoingRecord(data, key, headers, _parse_timestamp(fields.get("timestamp")))
 
 
-def _checked(fields: dict[str, Any], headers: "Headers", decode: Decoder) -> bytes:
+def _check_encoded(fields: dict[str, Any], headers: "Headers", decode: Decoder) -> bytes:
     data = _bytes("encoded", fields["encoded"])
     decoded = decode.value(data, headers)
     if data is None or decoded is None:
@@ -130,7 +130,7 @@ def _headers(fields: dict[str, Any]) -> list[tuple[str, bytes | None]]:
         ) from None
 
 
-def _written(timestamp_ms: int) -> str | int:
+def _format_timestamp(timestamp_ms: int) -> str | int:
     """ISO 8601, or the number where no calendar reaches."""
     try:
         return (EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds")
@@ -138,16 +138,16 @@ def _written(timestamp_ms: int) -> str | int:
         return timestamp_ms
 
 
-def _read(written: object) -> int | None:
-    if written is None or (isinstance(written, int) and not isinstance(written, bool)):
-        return written
+def _parse_timestamp(text: object) -> int | None:
+    if text is None or (isinstance(text, int) and not isinstance(text, bool)):
+        return text
     try:
-        moment = datetime.fromisoformat(written) if isinstance(written, str) else None
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
         if moment is not None and moment.tzinfo is not None:
             return round((moment - EPOCH) / _MILLISECOND)
     except ValueError:
         pass
     raise SerializationError(
-        f"timestamp {written!r} is not understood: write it as in 2026-01-31T12:00:00.000+00:00, or in "
+        f"timestamp {text!r} is not understood: write it as in 2026-01-31T12:00:00.000+00:00, or in "
         "milliseconds since 1970"
     )

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from folkmoot.console.records.formats.record_json import line_of
+from folkmoot.console.records.formats.record_json import format_record
 from folkmoot.console.records.formats.values import Decoder, as_json, readable
 from folkmoot.protocol.errors import ConfigError
 
@@ -35,7 +35,7 @@ FORMAT_HELP: Final = (
     "as kcat has it: %t topic, %p partition, %o offset, %k key, %K its length, %s value, %S its "
     "length (of none -1), %R the same in four bytes, %T timestamp in ms, %h headers; \\n, \\t, \\xHH"
 )
-_FOUND: Final = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{2}|.?)|[^%\\]+", re.DOTALL)
+_TOKEN: Final = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{2}|.?)|[^%\\]+", re.DOTALL)
 _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
 
 
@@ -45,7 +45,7 @@ def writer(output: str, decode: Decoder, form: str = "") -> Show:
     if output == "raw":
         return lambda record: _write((record.value or b"") + b"\n")
     if output == "json":
-        return lambda record: print(line_of(record, decode))
+        return lambda record: print(format_record(record, decode))
     if output == "text":
         return lambda record: print(_line(record, decode))
     parts = _format(form, decode)
@@ -65,15 +65,15 @@ def _format(form: str, decode: Decoder) -> list[_Part]:
 
     fields = {**FIELDS, "k": key, "s": value}
     parts: list[_Part] = []
-    for found in _FOUND.finditer(form):
-        name, escape = found.groups()
+    for token in _TOKEN.finditer(form):
+        name, escape = token.groups()
         if name is not None:
             if name not in fields:
                 known = " ".join(f"%{each}" for each in fields)
                 raise ConfigError(f"--format {form!r}: %{name} is not known, only {known}")
             parts.append(fields[name])
         else:
-            parts.append(_always(_text(form, found[0], escape)))
+            parts.append(_constant(_text(form, token[0], escape)))
     return parts
 
 
@@ -89,7 +89,7 @@ def _text(form: str, text: str, escape: str | None) -> bytes:
     return _ESCAPES[escape]
 
 
-def _always(text: bytes) -> _Part:
+def _constant(text: bytes) -> _Part:
     return lambda record: text
 
 
@@ -105,14 +105,14 @@ def _line(record: "Record", decode: Decoder) -> str:
     """Return one line without control characters, so no record moves the cursor."""
     decoded = decode.value(record.value, record.headers)
     if decoded is not None:
-        shown = as_json(decoded[0]) if not isinstance(decoded[0], str) else decoded[0]
+        value = as_json(decoded[0]) if not isinstance(decoded[0], str) else decoded[0]
     else:
-        shown = "null" if record.value is None else readable(record.value)
+        value = "null" if record.value is None else readable(record.value)
     key = ""
     if record.key is not None:
-        its = decode.key(record.key, record.headers)
-        key = f"{readable(record.key) if its is None else as_json(its[0])}: "
-    line = f"{record.partition}@{record.offset} {key}{shown}"
+        decoded_key = decode.key(record.key, record.headers)
+        key = f"{readable(record.key) if decoded_key is None else as_json(decoded_key[0])}: "
+    line = f"{record.partition}@{record.offset} {key}{value}"
     if line.isprintable():
         return line
     return "".join(

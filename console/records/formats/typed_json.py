@@ -9,7 +9,7 @@ from uuid import UUID
 
 from folkmoot.console.records.formats.values import BASE64
 from folkmoot.schemas.avro.logical import logical
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 
 Json = Any
 _READ: Final[Mapping[type, Callable[[str], Any]]] = {
@@ -27,45 +27,49 @@ class TypedJson:
     of a union of several types, since the branch is unknown: serialisers report the error."""
 
     def __init__(self, text: str) -> None:
-        self._schema = Parsed(text)
+        self._schema = ParsedSchema(text)
 
-    def __call__(self, told: Json) -> Any:
+    def __call__(self, value: Json) -> Any:
         try:
-            return self._of(self._schema.root, told)
+            return self._convert(self._schema.root, value)
         except RecursionError:
-            return told
+            return value
 
-    def _of(self, schema: Json, told: Json) -> Any:
+    def _convert(self, schema: Json, value: Json) -> Any:
         plain = self._schema.of(schema)
         if isinstance(plain, list):
-            others = [each for each in plain if self._schema.of(each)["type"] != "null"]
-            return self._of(others[0], told) if told is not None and len(others) == 1 else told
-        match plain["type"], told:
+            value_types = [each for each in plain if self._schema.of(each)["type"] != "null"]
+            return (
+                self._convert(value_types[0], value)
+                if value is not None and len(value_types) == 1
+                else value
+            )
+        match plain["type"], value:
             case "record" | "error", dict():
                 types = {field["name"]: field["type"] for field in plain["fields"]}
                 return {
-                    name: self._of(types[name], each) if name in types else each
-                    for name, each in told.items()
+                    name: self._convert(types[name], each) if name in types else each
+                    for name, each in value.items()
                 }
             case "array", list():
-                return [self._of(plain["items"], each) for each in told]
+                return [self._convert(plain["items"], each) for each in value]
             case "map", dict():
-                return {key: self._of(plain["values"], each) for key, each in told.items()}
-        return _leaf(plain, told)
+                return {key: self._convert(plain["values"], each) for key, each in value.items()}
+        return _leaf(plain, value)
 
 
-def _leaf(schema: Json, told: Json) -> Any:
-    known = logical(schema)
+def _leaf(schema: Json, value: Json) -> Any:
+    logical_type = logical(schema)
     try:
-        match schema["type"], told:
-            case _, str() if known is not None:
-                return _READ[known.python[0]](told)
-            case "float" | "double", str() if told in _NO_NUMBERS:
-                return float(told)
+        match schema["type"], value:
+            case _, str() if logical_type is not None:
+                return _READ[logical_type.python[0]](value)
+            case "float" | "double", str() if value in _NO_NUMBERS:
+                return float(value)
             case "bytes" | "fixed", str():
-                return told.encode()
-            case "bytes" | "fixed", dict() if told.keys() == {BASE64}:
-                return b64decode(told[BASE64], validate=True)
+                return value.encode()
+            case "bytes" | "fixed", dict() if value.keys() == {BASE64}:
+                return b64decode(value[BASE64], validate=True)
     except (ValueError, ArithmeticError, TypeError):
         pass
-    return told
+    return value

@@ -13,7 +13,7 @@ from folkmoot.console.options.cluster import Cluster
 from folkmoot.protocol.errors import MissingExtra, SchemaNotFound, SerializationError
 from folkmoot.protocol.records import Headers
 from folkmoot.schemas.values.serialization import Field
-from folkmoot.schemas.values.wire import framed, schema_id
+from folkmoot.schemas.values.wire import prepend_frames, schema_id
 
 BASE64: Final = "base64"
 
@@ -46,7 +46,7 @@ class Decoder:
         self._timeout = timeout
         self._readers = readers or {}
         self._subject = subject
-        self._opened = False
+        self._is_open = False
         self._registry: Any = None
         self._deserialize: dict[str, Any] = {}
 
@@ -64,23 +64,23 @@ class Decoder:
 
     def value(self, data: bytes | None, headers: Headers = ()) -> Decoded | None:
         """Return a record's value for JSON; None for bytes that have no schema here."""
-        return self._decoded("value", data, headers)
+        return self._decode("value", data, headers)
 
     def key(self, data: bytes | None, headers: Headers = ()) -> Decoded | None:
         """The same of a key; None also if keys are not to be decoded."""
-        return self._decoded("key", data, headers) if "key" in self._readers else None
+        return self._decode("key", data, headers) if "key" in self._readers else None
 
-    def _decoded(self, field: Field, data: bytes | None, headers: Headers) -> Decoded | None:
-        (whole,) = framed(field, [data], [headers])
+    def _decode(self, field: Field, data: bytes | None, headers: Headers) -> Decoded | None:
+        (framed,) = prepend_frames(field, [data], [headers])
         # A GUID is taken from a header alone: values of other formats may well begin with byte 1.
-        if whole is None or (whole is data and not whole.startswith(b"\0")):
+        if framed is None or (framed is data and not framed.startswith(b"\0")):
             return None
         try:
-            number = schema_id(whole)
+            number = schema_id(framed)
         except SerializationError:
             return None
         try:
-            return (self._deserialize[field](whole), number) if self._is_ready() else None
+            return (self._deserialize[field](framed), number) if self._open() else None
         except SchemaNotFound:
             pass
         except SerializationError:
@@ -88,11 +88,11 @@ class Decoder:
                 raise
         return None
 
-    def _is_ready(self) -> bool:
+    def _open(self) -> bool:
         """Opened with the first value that may need it. False if Avro is not installed here."""
-        if self._opened:
+        if self._is_open:
             return bool(self._deserialize)
-        self._opened = True
+        self._is_open = True
         if not (self._zookeeper or self._bootstrap):
             return False
         try:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from folkmoot.console.records.formats.record_json import Draft, draft_of, line_of
+from folkmoot.console.records.formats.record_json import OutgoingRecord, format_record, parse_record
 from folkmoot.console.records.formats.values import Decoder
 from folkmoot.protocol.errors import SerializationError
 from folkmoot.protocol.records import Headers, Record
@@ -28,13 +28,17 @@ cells = st.none() | st.binary(max_size=12) | st.text(max_size=12).map(str.encode
 def test_what_is_written_is_read_again_byte_for_byte(
     key: bytes | None, value: bytes | None, headers: Headers, timestamp: int
 ) -> None:
-    line = line_of(Record("t", 1, 7, timestamp, key, value, headers), UNDECODED)
-    assert draft_of(line.encode(), UNDECODED, None) == Draft(value, key, list(headers), timestamp)
+    line = format_record(Record("t", 1, 7, timestamp, key, value, headers), UNDECODED)
+    assert parse_record(line.encode(), UNDECODED, None) == OutgoingRecord(
+        value, key, list(headers), timestamp
+    )
 
 
 def test_a_value_alone_is_enough() -> None:
-    assert draft_of(b'{"value": null}', UNDECODED, None) == Draft(None, None, [], None)
-    written = draft_of(b'{"value": {"n": 1}}', UNDECODED, lambda value: json.dumps(value).encode())
+    assert parse_record(b'{"value": null}', UNDECODED, None) == OutgoingRecord(None, None, [], None)
+    written = parse_record(
+        b'{"value": {"n": 1}}', UNDECODED, lambda value: json.dumps(value).encode()
+    )
     assert written.value == b'{"n": 1}'
 
 
@@ -62,6 +66,6 @@ def test_a_value_alone_is_enough() -> None:
 )
 def test_a_line_that_is_no_record_is_named(line: str, sentence: str) -> None:
     with pytest.raises(SerializationError) as raised:
-        draft_of(line.encode(), UNDECODED, None)
+        parse_record(line.encode(), UNDECODED, None)
     assert sentence in str(raised.value)
     assert "\n" not in str(raised.value)

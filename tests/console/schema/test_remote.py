@@ -113,7 +113,7 @@ def test_a_copy_that_is_interrupted_while_a_registry_is_asked_opens_its_subjects
 ) -> None:
     fill(terminal.registry())
     other = SchemaRegistry(MemoryZooKeeper().connect())
-    ask = RemoteRegistry._ask
+    ask = RemoteRegistry._request
 
     def interrupted(
         place: RemoteRegistry, method: str, path: str, *given: Any, **named: Any
@@ -128,7 +128,7 @@ def test_a_copy_that_is_interrupted_while_a_registry_is_asked_opens_its_subjects
                 return ask(place, method, path, *given, **named)
         return ask(place, method, path, *given, **named)
 
-    monkeypatch.setattr(RemoteRegistry, "_ask", interrupted)
+    monkeypatch.setattr(RemoteRegistry, "_request", interrupted)
     with served(other) as address:
         assert terminal.run("export", f"http://{address}")[0] == 130
     for subject in ("flights", "planes", "zebra"):

@@ -182,10 +182,10 @@ def test_versions_come_behind_what_they_refer_to_and_their_subjects_earlier_ones
         SchemaVersion("b", 1, 9, "x", (Reference("R", "c", 1),)),
         SchemaVersion("c", 1, 3, "x"),
     ]
-    found = [(each.subject, each.version) for each in transfer.ordered(versions)]
+    found = [(each.subject, each.version) for each in transfer.sort_versions(versions)]
     assert found == [("c", 1), ("b", 1), ("b", 2), ("a", 1)]
     with pytest.raises(RegistryError, match="refers to itself"):
-        transfer.ordered([SchemaVersion("a", 1, 5, "x", (Reference("R", "a", 1),))])
+        transfer.sort_versions([SchemaVersion("a", 1, 5, "x", (Reference("R", "a", 1),))])
 
 
 @pytest.mark.parametrize("command", [["export", "FILE"], ["versions", "s"], ["list"]])

@@ -21,7 +21,7 @@ from folkmoot.schemas.avro.compatibility import Finding, compatible
 from folkmoot.schemas.avro.identity import parse
 from folkmoot.schemas.avro.normal import normalize
 from folkmoot.schemas.avro.references import resolve
-from folkmoot.schemas.values.decoding import BROKEN, decoder, in_words
+from folkmoot.schemas.values.decoding import BROKEN, decoder, to_mismatch
 from tests.schemas.avro import apache
 from tests.schemas.avro.java import Java, java
 from tests.schemas.avro.samples import Bodies, Samples, places, plain
@@ -221,7 +221,7 @@ def outcome(read: Callable[[], Any]) -> Outcome:
     try:
         return "value", shaped(read())
     except BROKEN as error:
-        return "error", str(in_words(error))
+        return "error", str(to_mismatch(error))
     except Exception as error:
         return "error", f"{type(error).__name__}: {error}"
 

@@ -12,10 +12,10 @@ from folkmoot.protocol.errors import InvalidCompatibility, InvalidSchema
 from folkmoot.schemas.avro import verdicts
 from folkmoot.schemas.avro.compatibility import LEVELS, Finding, compatible, judge
 from folkmoot.schemas.avro.differences import Difference, differences
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 from folkmoot.schemas.avro.references import resolve
 from folkmoot.schemas.avro.verdicts import Verdicts
-from folkmoot.schemas.values.decoding import BROKEN, decoder, in_words
+from folkmoot.schemas.values.decoding import BROKEN, decoder, to_mismatch
 from tests.schemas.avro import apache
 from tests.schemas.avro.samples import Bodies, Samples
 
@@ -266,7 +266,7 @@ def test_nested_unions_and_records_are_compared_in_steps_that_do_not_multiply() 
     kind: Any = record(field("a", "int"), name="R0")
     for i in range(1, 60):
         kind = record(field("a", ["null", kind]), field("b", ["null", f"R{i - 1}"]), name=f"R{i}")
-    pairs = Verdicts(Parsed(text(kind)), Parsed(text(kind)))
+    pairs = Verdicts(ParsedSchema(text(kind)), ParsedSchema(text(kind)))
     assert pairs.is_readable(pairs.root)
     assert pairs.steps < 2_000
 
@@ -339,7 +339,7 @@ def test_what_is_called_compatible_is_read_and_every_incompatibility_is_explaine
         except InvalidSchema:
             continue
         tried += 1
-        pairs = Verdicts(Parsed(reader), Parsed(writer))
+        pairs = Verdicts(ParsedSchema(reader), ParsedSchema(writer))
         verdict = pairs.is_readable(pairs.root)
         errors = [each for each in compatible(reader, writer) if not each.warning]
         assert verdict is (not errors), f"seed {seed}: {errors}"
@@ -352,7 +352,7 @@ def test_what_is_called_compatible_is_read_and_every_incompatibility_is_explaine
                 try:
                     end = decode(body, 0)[1]
                 except BROKEN as error:
-                    if "UTF-8" in str(in_words(error)):
+                    if "UTF-8" in str(to_mismatch(error)):
                         continue  # bytes as a string
                     raise AssertionError(f"seed {seed}") from error
                 assert end == len(body), f"seed {seed}"

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import fastavro
 
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 
 Json = Any
 
@@ -236,7 +236,7 @@ def framed(number: int, data: bytes) -> bytes:
 # -- what is to be seen -----------------------------------------------------------------------------------
 
 
-def from_arrow(parsed: Parsed, schema: Json, seen: Any) -> Any:
+def from_arrow(parsed: ParsedSchema, schema: Json, seen: Any) -> Any:
     """What `to_pylist` gives, as a decoder of single values has it."""
     s = parsed.of(schema)
     if seen is None:
@@ -262,7 +262,7 @@ def from_arrow(parsed: Parsed, schema: Json, seen: Any) -> Any:
     return seen
 
 
-def expected(parsed: Parsed, schema: Json, value: Any) -> Any:
+def expected(parsed: ParsedSchema, schema: Json, value: Any) -> Any:
     """A decoder's value with what Arrow rounds, and with NaN equal to itself."""
     s = parsed.of(schema)
     if isinstance(s, list):

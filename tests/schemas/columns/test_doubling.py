@@ -6,7 +6,7 @@ import pytest
 
 from folkmoot.protocol.errors import InvalidSchema
 from folkmoot.schemas.avro.identity import canonical
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 from folkmoot.schemas.avro.references import resolve as written_out
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.columns.layout import Layout
@@ -95,16 +95,16 @@ def test_a_default_that_leaves_out_fields_without_end_is_refused() -> None:
 def test_whether_items_take_no_bytes_is_found_however_they_double() -> None:
     """What is stored may be older than the rule."""
     array = {"type": "array", "items": doubled()}
-    layout = Layout(Parsed(canonical({"type": "array", "items": record(LEVELS)})))
+    layout = Layout(ParsedSchema(canonical({"type": "array", "items": record(LEVELS)})))
     nodes: list[Any] = []
-    root = resolve(nodes, Parsed(canonical(array, strict=False)), layout.parsed, layout.root)
+    root = resolve(nodes, ParsedSchema(canonical(array, strict=False)), layout.parsed, layout.root)
     assert nodes[root].size == 1
     assert len(nodes) < 10 * LEVELS
 
 
 def test_writers_that_nest_unions_of_like_named_records_make_one_program_a_level() -> None:
-    layout = Layout(Parsed(canonical(nested(0, "reader", set(), "reader"))))
+    layout = Layout(ParsedSchema(canonical(nested(0, "reader", set(), "reader"))))
     nodes: list[Any] = []
-    writer = Parsed(canonical(nested(0, "one", set(), "one", "two")))
+    writer = ParsedSchema(canonical(nested(0, "one", set(), "one", "two")))
     resolve(nodes, writer, layout.parsed, layout.root)
     assert len(nodes) < 10 * LEVELS

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from folkmoot.schemas.avro.identity import canonical, parse
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.columns.serializer import ColumnEncoder
 from folkmoot.schemas.values.decoding import BROKEN, decoder
@@ -26,7 +26,7 @@ def test_random_values_are_in_columns_what_they_are_one_by_one() -> None:
     for _ in range(PAIRS):
         schemas = Schemas(chance)
         writers = [canonical(schemas.record())]
-        reader = canonical(schemas.reader(Parsed(writers[0]).root))
+        reader = canonical(schemas.reader(ParsedSchema(writers[0]).root))
         values = written(chance, writers[0], 1)
         batch, bad = ColumnDeserializer(Known(writers), reader).decode(values)
         check(writers[0], reader, values, batch, {row.row: row.error for row in bad})
@@ -34,7 +34,7 @@ def test_random_values_are_in_columns_what_they_are_one_by_one() -> None:
 
 def written(chance: random.Random, text: str, number: int) -> list[bytes]:
     schema = parse(text)
-    plain = Parsed(text).root
+    plain = ParsedSchema(text).root
     return [
         framed(number, generated.body(schema, generated.value_of(chance, plain)))
         for _ in range(VALUES)
@@ -42,7 +42,7 @@ def written(chance: random.Random, text: str, number: int) -> list[bytes]:
 
 
 def check(writer: str, reader: str, values: list[bytes], batch: Any, bad: dict[int, str]) -> None:
-    parsed, decode = Parsed(reader), decoder(writer, reader)
+    parsed, decode = ParsedSchema(reader), decoder(writer, reader)
     batch.validate(full=True)
     for row, (value, seen) in enumerate(zip(values, batch.to_pylist(), strict=True)):
         try:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from folkmoot.schemas.avro.identity import canonical, parse
-from folkmoot.schemas.avro.parsed import Parsed
+from folkmoot.schemas.avro.parsed import ParsedSchema
 from folkmoot.schemas.columns.deserializer import ColumnDeserializer
 from folkmoot.schemas.values.decoding import BROKEN, Decode, decoder
 from tests.schemas.columns import generated
@@ -40,8 +40,10 @@ def tried(chance: random.Random) -> tuple[int, int]:
     """One pair of schemas with ROWS damaged values. → how many are read all the same, and in all."""
     schemas = Schemas(chance)
     writer = canonical(schemas.record())
-    reader = canonical(schemas.reader(Parsed(writer).root)) if chance.random() < 0.7 else writer
-    schema, root = parse(writer), Parsed(writer).root
+    reader = (
+        canonical(schemas.reader(ParsedSchema(writer).root)) if chance.random() < 0.7 else writer
+    )
+    schema, root = parse(writer), ParsedSchema(writer).root
     bodies = [
         damaged(chance, generated.body(schema, generated.value_of(chance, root)))
         for _ in range(ROWS)
@@ -51,7 +53,7 @@ def tried(chance: random.Random) -> tuple[int, int]:
     batch, bad = columns.decode(values)
     batch.validate(full=True)
     failed = {row.row for row in bad}
-    parsed, decode = Parsed(reader), decoder(writer, reader)
+    parsed, decode = ParsedSchema(reader), decoder(writer, reader)
     for row, body in enumerate(bodies):
         if row in failed:
             assert not is_value(decode, body), (writer, reader, body)
@@ -76,7 +78,7 @@ def is_value(decode: Decode, body: bytes) -> bool:
         return False
 
 
-def same_as_fastavro(schema: Any, parsed: Parsed, body: bytes, seen: Any) -> None:
+def same_as_fastavro(schema: Any, parsed: ParsedSchema, body: bytes, seen: Any) -> None:
     try:
         value = generated.read(schema, body)
     except Exception:

@@ -527,7 +527,7 @@ def test_a_call_with_a_timeout_ends_while_zookeeper_is_away_and_works_again_late
 
 def test_who_waits_too_long_for_other_threads_takes_an_id_all_the_same() -> None:
     registry = SchemaRegistry(memory_session())
-    with registry._numbering:
+    with registry._numbering_lock:
         assert registry.register("s", LONG).id == 1
 
 
@@ -543,7 +543,7 @@ def test_a_call_that_is_given_up_is_in_nobodys_way() -> None:
     ensemble.deliver = deliver
     with pytest.raises(ZooKeeperUnreachable):
         registry.register("s", LONG)
-    assert not registry._numbering.locked()
+    assert not registry._numbering_lock.locked()
 
 
 def test_the_caches_are_bounded() -> None:

@@ -78,10 +78,10 @@ def test_a_body_that_is_no_json_or_another_shape_is_refused(body: bytes, code: i
 
 def test_a_body_that_is_too_large_is_refused_and_its_sender_hears_of_it() -> None:
     api = Api()
-    body = json.dumps({"schema": '"long"', "more": "x" * app.LARGEST_BODY}).encode()
+    body = json.dumps({"schema": '"long"', "more": "x" * app.MAX_BODY}).encode()
     assert api.refused(REGISTER, body) == 413
     assert api.refused("PUT /config", body) == 413
-    assert api.done(REGISTER, b" " * (app.LARGEST_BODY - 100) + json.dumps(LONG).encode())
+    assert api.done(REGISTER, b" " * (app.MAX_BODY - 100) + json.dumps(LONG).encode())
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,9 @@ async def ask_for_the_same(registry: SchemaRegistry, monkeypatch: pytest.MonkeyP
     for name in ("long", "string", "bytes"):
         registry.register(name, f'"{name}"')
     answers = app._ById(app._Calls(registry, 10.0))
-    monkeypatch.setattr(app, "MOST_CACHED", 2 * app._size(app.Answer(b'{"schema":"\\"string\\""}')))
+    monkeypatch.setattr(
+        app, "MAX_CACHED_BYTES", 2 * app._size(app.RegistryResponse(b'{"schema":"\\"string\\""}'))
+    )
     for number in (1, 2, 3):
         scope = {
             "type": "http",
@@ -137,9 +139,9 @@ async def ask_for_the_same(registry: SchemaRegistry, monkeypatch: pytest.MonkeyP
             "path_params": {"id": str(number)},
             "query_string": b"",
         }
-        both = await asyncio.gather(*(answers.answer(Request(scope)) for _ in range(3)))
+        both = await asyncio.gather(*(answers.respond(Request(scope)) for _ in range(3)))
         assert len({each.body for each in both}) == 1
-    return [each for each, _ in answers._answers]
+    return [each for each, _ in answers._responses]
 
 
 def test_while_zookeeper_does_not_answer_only_what_is_cached_can_be_had() -> None:

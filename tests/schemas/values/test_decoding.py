@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from folkmoot.schemas.avro.mismatch import SchemaMismatch
-from folkmoot.schemas.values.decoding import BROKEN, decoder, in_words
+from folkmoot.schemas.values.decoding import BROKEN, decoder, to_mismatch
 from folkmoot.schemas.values.encoding import encoder
 from tests.schemas.values.random_values import text_of
 
@@ -192,9 +192,9 @@ def test_a_record_within_itself_is_read_by_another_that_is() -> None:
 def test_bytes_that_no_such_value_can_have_are_an_error(schema: Any, body: str, said: str) -> None:
     with pytest.raises(BROKEN) as raised:
         decoder(text_of(schema))(bytes.fromhex(body), 0)
-    assert in_words(raised.value) is not None
+    assert to_mismatch(raised.value) is not None
     with pytest.raises(SchemaMismatch, match=said):
-        raise in_words(raised.value)
+        raise to_mismatch(raised.value)
 
 
 def test_blocks_of_an_array_may_say_their_size() -> None:
@@ -207,7 +207,7 @@ def test_what_is_nested_without_end_is_an_error() -> None:
     decode = decoder(text_of(record(("n", ["null", "R"]))))
     with pytest.raises(BROKEN) as raised:
         decode(b"\x02" * 100_000, 0)
-    assert "nested too deeply" in str(in_words(raised.value))
+    assert "nested too deeply" in str(to_mismatch(raised.value))
 
 
 def test_a_branch_that_has_the_writer_s_name_as_an_alias_comes_before_one_of_another_namespace() -> (

@@ -306,7 +306,7 @@ def test_where_nobody_may_wait_nothing_is_asked(
 
 def test_what_is_kept_is_bounded(registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serializer, "MAX_PREPARED", 3)
-    monkeypatch.setattr(deserializer, "MAX_KEPT", 3)
+    monkeypatch.setattr(deserializer, "MAX_CACHED", 3)
     made, read = AvroSerializer(registry), AvroDeserializer(registry)
     classes: list[Callable[[int], Any]] = [type(f"C{number}", (Plain,), {}) for number in range(6)]
     for _ in range(2):

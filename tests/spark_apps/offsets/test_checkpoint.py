@@ -10,8 +10,8 @@ from folkmoot.protocol.errors import ConfigError
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.offsets import checkpoint
 from folkmoot.spark_apps.offsets.checkpoint import (
-    AtStart,
     Ends,
+    InitialTopic,
     QueryOffsets,
     Range,
     from_json,
@@ -20,7 +20,7 @@ from folkmoot.spark_apps.offsets.checkpoint import (
 
 FLIGHTS_2, FLIGHTS_10 = TopicPartition("flights", 2), TopicPartition("flights", 10)
 RANGES = {FLIGHTS_10: Range(5, 5, 3), FLIGHTS_2: Range(0, 7, 3, "mark")}
-ENDS = Ends("g", RANGES, {"flights": "id-1"}, {"flights": AtStart("id-1", 11)}, 20_000)
+ENDS = Ends("g", RANGES, {"flights": "id-1"}, {"flights": InitialTopic("id-1", 11)}, 20_000)
 
 
 def test_an_end_survives_the_checkpoint() -> None:
@@ -35,7 +35,7 @@ def test_the_schema_that_values_are_read_with_survives_it_too() -> None:
 
 def test_the_same_end_is_the_same_text_in_whatever_order_it_was_made() -> None:
     backwards = dict(reversed(RANGES.items()))
-    other = Ends("g", backwards, {"flights": "id-1"}, {"flights": AtStart("id-1", 11)}, 20_000)
+    other = Ends("g", backwards, {"flights": "id-1"}, {"flights": InitialTopic("id-1", 11)}, 20_000)
     text = json.dumps(to_json(ENDS))
     assert json.dumps(to_json(other)) == text
     assert json.dumps(to_json(from_json(json.loads(text), "g"))) == text
@@ -46,15 +46,15 @@ def test_the_same_end_is_the_same_text_in_whatever_order_it_was_made() -> None:
 
 
 def test_what_was_processed_counts_for_the_topic_of_the_same_id_only() -> None:
-    assert ENDS.processed(FLIGHTS_10, "id-1") == Range(5, 5, 3)
-    assert ENDS.processed(FLIGHTS_10, "id-2") is None
-    assert ENDS.processed(TopicPartition("flights", 3), "id-1") is None
+    assert ENDS.processed_range(FLIGHTS_10, "id-1") == Range(5, 5, 3)
+    assert ENDS.processed_range(FLIGHTS_10, "id-2") is None
+    assert ENDS.processed_range(TopicPartition("flights", 3), "id-1") is None
 
 
 def test_what_was_processed_counts_under_the_same_mark_of_a_reset_only() -> None:
-    assert ENDS.processed(FLIGHTS_2, "id-1") is None
-    assert ENDS.processed(FLIGHTS_2, "id-1", "mark") == Range(0, 7, 3, "mark")
-    assert ENDS.processed(FLIGHTS_10, "id-1", "mark") is None
+    assert ENDS.processed_range(FLIGHTS_2, "id-1") is None
+    assert ENDS.processed_range(FLIGHTS_2, "id-1", "mark") == Range(0, 7, 3, "mark")
+    assert ENDS.processed_range(FLIGHTS_10, "id-1", "mark") is None
 
 
 def test_a_checkpoint_of_another_group_is_refused() -> None:

@@ -31,7 +31,7 @@ def test_options_are_read_under_lower_cased_names() -> None:
         }
     )
     assert config.topics == ("flights", "weather")
-    assert config.starting().place == LATEST
+    assert config.starting().default_offset == LATEST
     assert (config.maxOffsetsPerTrigger, config.maxBytesPerTrigger) == (500, 2 * 1024 * 1024)
     assert (config.revokeTimeout, config.maxTriggerDelay) == (2.5, 900.0)
     assert (config.failOnDataLoss, config.includeHeaders) == (False, True)

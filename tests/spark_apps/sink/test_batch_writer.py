@@ -31,7 +31,7 @@ from folkmoot.spark_apps.sink import writer as writer_module
 from folkmoot.spark_apps.sink.batch_of_query import BatchOfQuery
 from folkmoot.spark_apps.sink.batch_writer import IdempotentBatchWriter
 from folkmoot.spark_apps.sink.rows import Rows
-from folkmoot.spark_apps.sink.writer import FolkmootStreamWriter, _Ended
+from folkmoot.spark_apps.sink.writer import FolkmootStreamWriter, _TaskEnded
 from folkmoot.spark_apps.tasks import worker_process
 from folkmoot.spark_apps.tasks.worker_process import CACHED
 from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
@@ -192,7 +192,7 @@ def ended(scene: Scene, tasks: Sequence[int], run: str = "") -> None:
     config = SinkConfig.of({"zookeeper": scene.zookeeper, "topic": scene.topic})
     writer = FolkmootStreamWriter(config, StructType().add("value", BinaryType()), False)
     batch = BatchOfQuery(query, 1, run)
-    messages = [_Ended(batch, task) for task in tasks] + [_Ended(batch, None)]
+    messages = [_TaskEnded(batch, task) for task in tasks] + [_TaskEnded(batch, None)]
     writer.commit(messages, batch.number)
 
 

@@ -20,7 +20,7 @@ from folkmoot.spark_apps.options.config import BatchConfig
 from folkmoot.spark_apps.sink.batch_writer import IdempotentBatchWriter
 from folkmoot.spark_apps.sink.dead_letters import read_with_letters
 from folkmoot.spark_apps.tasks.planning import Task
-from folkmoot.spark_apps.typed.decoding import KnownSchema
+from folkmoot.spark_apps.typed.decoding import ResolvedSchema
 from folkmoot.spark_apps.typed.reader_schema import check_dead_letters
 from tests.spark_apps.sink.topics import contents
 
@@ -46,7 +46,7 @@ class Scene:
             admin.create_topic(self.topic, 1)
             admin.create_topic(self.dead, 2)
         with SchemaRegistry(self.zookeeper) as registry:
-            self.schema = KnownSchema(TEXT, registry.register(self.topic, TEXT).id)
+            self.schema = ResolvedSchema(TEXT, registry.register(self.topic, TEXT).id)
         self.send(COUNT)
 
     def send(self, count: int) -> None:

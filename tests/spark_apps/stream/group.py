@@ -10,10 +10,10 @@ from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.protocol.errors import UnknownTopicOrPartition
 from folkmoot.protocol.messages import EARLIEST
 from folkmoot.protocol.records import TopicPartition
-from folkmoot.spark_apps.offsets.checkpoint import AtStart, Ends, Range, to_json
-from folkmoot.spark_apps.offsets.log_watch import End, Place
+from folkmoot.spark_apps.offsets.checkpoint import Ends, InitialTopic, Range, to_json
+from folkmoot.spark_apps.offsets.log_watch import End, ReadPosition
 from folkmoot.spark_apps.options.config import StreamConfig
-from folkmoot.spark_apps.source import MOST_ROWS
+from folkmoot.spark_apps.source import MAX_ROWS
 from folkmoot.spark_apps.stream.group_member import GroupPlan
 from folkmoot.spark_apps.stream.query_member import QueryMember
 from folkmoot.spark_apps.tasks.planning import SMALL_TASK
@@ -43,7 +43,7 @@ class FakeMember:
         self.polls = 0
         self._wakeup = wakeup
 
-    def planned(self) -> GroupPlan | None:
+    def read_plan(self) -> GroupPlan | None:
         return None if self.plan is None else GroupPlan(frozenset(self.plan), self.topics)
 
     def polled(self, now: float) -> None:
@@ -114,14 +114,14 @@ class FakeLogs:
         self.epoch = 3
         self.refuses = False
         self.record_size = 0.0
-        self.places: dict[TopicPartition, Place] = {}
+        self.read_positions: dict[TopicPartition, ReadPosition] = {}
 
     def watch(
-        self, places: Mapping[TopicPartition, Place], wait: float, wake: Wakeup
+        self, places: Mapping[TopicPartition, ReadPosition], wait: float, wake: Wakeup
     ) -> dict[TopicPartition, End]:
         if self.trouble is not None:
             raise self.trouble
-        self.places = dict(places)
+        self.read_positions = dict(places)
         return {
             each: End(
                 *(place.topic_id, self.log_ends[each], self.epoch, self.starts.get(each, 0)),
@@ -176,7 +176,7 @@ class Scene:
         self.logs = FakeLogs()
         settings = {"zookeeper": "z", "group": "g", "subscribe": "flights"} | options
         config = StreamConfig(**settings)
-        planned = self.group.planned
+        planned = self.group.read_plan
         member, logs = cast(Any, self.group), cast(Any, self.logs)
         self.query = QueryMember(config, member, logs, planned, self.wakeup, reader_schema)
         self.query.start()
@@ -186,7 +186,7 @@ class Scene:
         for name, end in ends.items():
             self.logs.log_ends[flights(int(name.removeprefix("p")))] = end
 
-    def latest(self, start: dict[str, Any], limit: int = MOST_ROWS) -> dict[str, Any]:
+    def latest(self, start: dict[str, Any], limit: int = MAX_ROWS) -> dict[str, Any]:
         return self.query.latest(start, limit)
 
 
@@ -200,4 +200,4 @@ def end(**ranges: tuple[int, int]) -> dict[str, Any]:
 
 
 def ends(ranges: Mapping[TopicPartition, Range]) -> dict[str, Any]:
-    return to_json(Ends("g", ranges, {"flights": ID}, {"flights": AtStart(ID, 4)}, SMALL_TASK))
+    return to_json(Ends("g", ranges, {"flights": ID}, {"flights": InitialTopic(ID, 4)}, SMALL_TASK))

@@ -32,7 +32,7 @@ def test_assigned_partitions_are_ours_at_once_and_nobody_refuses_a_commit() -> N
         Assigned(flights(0), ID, None, 0),
         Assigned(flights(2), ID, None, 0),
     ]
-    assert member.planned().mine == {flights(0), flights(2)}
+    assert member.read_plan().assignment == {flights(0), flights(2)}
     member.notices.clear()
     member.commit({flights(0): 5}, {flights(0): 0})
     member.begin_to_leave()

@@ -7,8 +7,8 @@ NOW = 1_000.5
 
 
 def ran(size: BatchSize, records: int, seconds: float, end: float = NOW) -> float:
-    size.begins(end - seconds, records)
-    size.ended(end)
+    size.begin(end - seconds, records)
+    size.end(end)
     return size.limit
 
 

@@ -17,8 +17,8 @@ from folkmoot.protocol.errors import (
     ZooKeeperUnreachable,
 )
 from folkmoot.spark_apps.offsets.checkpoint import Ends, Range, from_json, to_json
-from folkmoot.spark_apps.offsets.log_watch import Place
-from folkmoot.spark_apps.source import MOST_ROWS
+from folkmoot.spark_apps.offsets.log_watch import ReadPosition
+from folkmoot.spark_apps.source import MAX_ROWS
 from tests.spark_apps.stream.group import EMPTY, ID, Scene, end, ends, flights
 
 # -- restarts ----------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_records_that_a_new_leader_has_lost_end_the_query_or_are_read_as_they_ar
         scene.log_ends(p0=10)
         first = scene.latest(EMPTY)
         scene.latest(first)
-        assert scene.logs.places == {flights(0): Place(ID, 10, 3)}
+        assert scene.logs.read_positions == {flights(0): ReadPosition(ID, 10, 3)}
         scene.logs.truncated, scene.logs.epoch = {flights(0): 6}, 4
         scene.log_ends(p0=8)
         if allowed:
@@ -175,7 +175,7 @@ def test_a_start_behind_the_end_is_refused_and_nothing_is_committed() -> None:
     assert scene.group.committed == {}
 
 
-@pytest.mark.parametrize("limit", [MOST_ROWS, None])
+@pytest.mark.parametrize("limit", [MAX_ROWS, None])
 def test_a_log_that_has_lost_its_end_ends_the_query_or_is_read_as_it_is(
     limit: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -271,8 +271,8 @@ def test_available_now_takes_no_topic_for_missing_while_zookeeper_does_not_answe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene = Scene(subscribe="", subscribePattern="fli.*")
-    plans = iter([scene.group.planned(), None])
-    monkeypatch.setattr(scene.query, "_planned", lambda: next(plans))
+    plans = iter([scene.group.read_plan(), None])
+    monkeypatch.setattr(scene.query, "_read_plan", lambda: next(plans))
     with pytest.raises(ZooKeeperUnreachable, match="could not be read in ZooKeeper"):
         scene.query.prepare()
 

@@ -41,10 +41,10 @@ from folkmoot.protocol.messages import (
     TopicMetadata,
 )
 from folkmoot.protocol.records import Headers
-from folkmoot.spark_apps.options.columns import COLUMNS, chosen, columns
+from folkmoot.spark_apps.options.columns import COLUMNS, columns, select_columns
 from folkmoot.spark_apps.tasks import arrow, worker_process
 from folkmoot.spark_apps.tasks.planning import Task
-from folkmoot.spark_apps.tasks.reading import BEGUN_BYTES, ReadOptions, read
+from folkmoot.spark_apps.tasks.reading import FIRST_FETCH_BYTES, ReadOptions, read
 from tests.network.stub import StubBroker
 from tests.tree import ROOT
 from tests.waiting import eventually
@@ -250,7 +250,7 @@ def test_many_slices_and_large_ones_are_asked_for_as_far_as_there_is_room() -> N
     with serve(log) as broker:
         many = sum((a_task(broker, log, number, number + 1) for number in range(100)), ())
         assert offsets(read(many)) == list(range(100))
-        large = [each._replace(record_bytes=BEGUN_BYTES) for each in many[:6]]
+        large = [each._replace(record_bytes=FIRST_FETCH_BYTES) for each in many[:6]]
         assert offsets(read(tuple(large))) == [0, 1, 2, 3, 4, 5]
 
 
@@ -309,7 +309,7 @@ def test_the_collector_is_spared_once_for_what_a_process_has_imported(
     log = Log(made(0, 5))
     with serve(log) as broker:
         rows(read(a_task(broker, log, 0, 5)))  # imports what reading needs
-        monkeypatch.setattr(worker_process, "_spared", {})
+        monkeypatch.setattr(worker_process, "_frozen_modules", {})
         monkeypatch.setattr(gc, "freeze", lambda: froze.append(1))
         for _ in range(3):
             rows(read(a_task(broker, log, 0, 5)))
@@ -324,7 +324,7 @@ def test_rows_have_the_columns_that_are_asked_for_and_no_others() -> None:
     schema = StructType().add("offset", LongType()).add("value", BinaryType())
     log = Log(made(0, 2), made(2, 2), per_fetch=2)
     with serve(log) as broker:
-        options = QUICK._replace(columns=chosen(schema, columns(False)))
+        options = QUICK._replace(columns=select_columns(schema, columns(False)))
         (alone,) = read(a_task(broker, log, 0, 1), options)
         (joined,) = read(a_task(broker, log, 0, 4), options)
     for found in (alone, joined):

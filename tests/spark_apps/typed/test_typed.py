@@ -16,7 +16,7 @@ from folkmoot.schemas.columns.extra import pa
 from folkmoot.schemas.columns.serializer import ColumnEncoder
 from folkmoot.spark_apps.options.config import BatchConfig
 from folkmoot.spark_apps.source import FolkmootDataSource
-from folkmoot.spark_apps.typed.decoding import arrow_fields, typed
+from folkmoot.spark_apps.typed.decoding import arrow_fields, decode_values
 
 OPTIONS = {"zookeeper": "localhost:2181", "subscribe": "flights", "valueFormat": "avro"}
 FIELDS: list[dict[str, Any]] = [
@@ -64,7 +64,7 @@ def records(*cells: bytes | None, frames: Sequence[bytes | None] = ()) -> pa.Rec
 
 def decode(*cells: bytes | None, fails: bool = False) -> pa.RecordBatch:
     reader = ColumnDeserializer(Schemas(), FLIGHT)
-    return typed(records(*cells), reader, NAMES, fails=fails)
+    return decode_values(records(*cells), reader, NAMES, fails=fails)
 
 
 def test_fields_become_columns_in_types_that_spark_has() -> None:
@@ -104,12 +104,12 @@ def test_a_header_says_the_schema_of_a_value_that_has_none_in_front() -> None:
     reader, mark = ColumnDeserializer(Schemas(), FLIGHT), b"\1" + GUID.bytes
     plain, far = values(0)[0], values(2**62)[0][5:]
     given = records(plain, plain[5:], None, far, b"x", frames=[b"", mark, mark, mark, None])
-    found = typed(given, reader, NAMES, fails=False).to_pylist()
+    found = decode_values(given, reader, NAMES, fails=False).to_pylist()
     assert [row["tail"] for row in found] == [b"ab", b"ab", None, None, None]
     assert [row["_raw"] for row in found] == [None, None, None, far, b"x"]
     assert "out of bounds" in found[3]["_error"]
     with pytest.raises(SerializationError, match=f"offset 11, schema id none: schema {GUID}: "):
-        typed(records(plain, far[:-1], frames=[b"", mark]), reader, NAMES, fails=True)
+        decode_values(records(plain, far[:-1], frames=[b"", mark]), reader, NAMES, fails=True)
 
 
 def test_columns_beside_the_fields_are_offered_and_others_refused() -> None:
@@ -156,5 +156,5 @@ def test_fields_that_nobody_asks_for_are_not_decoded() -> None:
     reader = ColumnDeserializer(Schemas(), schema, fields=("same", "tail"))
     assert reader.arrow_schema.names == ["tail", "same"]
     reader = ColumnDeserializer(Schemas(), FLIGHT, fields=("stops",))
-    found = typed(records(*values(2**62), b"x"), reader, ["stops", "_offset"], fails=False)
+    found = decode_values(records(*values(2**62), b"x"), reader, ["stops", "_offset"], fails=False)
     assert found.to_pylist() == [{"stops": [1, 2], "_offset": 10}, {"stops": None, "_offset": 11}]

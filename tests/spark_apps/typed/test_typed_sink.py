@@ -42,9 +42,9 @@ from folkmoot.spark_apps.options.config import BatchConfig, SinkConfig
 from folkmoot.spark_apps.sink import writer
 from folkmoot.spark_apps.sink.writer import FolkmootStreamWriter, FolkmootWriter
 from folkmoot.spark_apps.typed import writer_schema
-from folkmoot.spark_apps.typed.decoding import KnownSchema, arrow_fields
-from folkmoot.spark_apps.typed.encoding import encoded
-from folkmoot.spark_apps.typed.writer_schema import of_columns, schema_for
+from folkmoot.spark_apps.typed.decoding import ResolvedSchema, arrow_fields
+from folkmoot.spark_apps.typed.encoding import encode_columns
+from folkmoot.spark_apps.typed.writer_schema import schema_for, schema_from_columns
 from tests.schemas.sessions import memory_session
 
 OPTIONS = {"zookeeper": "localhost:2181", "topic": "flights", "valueFormat": "avro"}
@@ -63,7 +63,7 @@ class Schemas:
         return self.text
 
 
-def read_back(schema: KnownSchema, values: pa.Array) -> list[dict[str, Any]]:
+def read_back(schema: ResolvedSchema, values: pa.Array) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = ColumnDeserializer(Schemas(schema.text), schema.text)(
         values
     ).to_pylist()
@@ -83,7 +83,7 @@ def test_the_schema_of_columns_has_the_types_that_reading_it_makes_of_them() -> 
         big=LongType(),
         ratio=FloatType(),
     ).add("tail", TEXT, nullable=False)
-    text = canonical(of_columns(given, "air.Flight"))
+    text = canonical(schema_from_columns(given, "air.Flight"))
     made = from_arrow_schema(arrow_fields(text), prefer_timestamp_ntz=True)
     assert made.simpleString() == given.simpleString()
     schema = json.loads(text)
@@ -100,11 +100,11 @@ def test_a_type_that_avro_does_not_have_is_named_with_its_column() -> None:
         (MapType(INT, INT), "column 'a' is map<int,int>, which Avro does not have"),
     ):
         with pytest.raises(ConfigError, match=said):
-            of_columns(fields(a=kind))
+            schema_from_columns(fields(a=kind))
 
 
 def test_values_are_made_of_the_columns_that_say_nothing_about_the_record() -> None:
-    schema = KnownSchema(canonical(of_columns(fields(tail=TEXT, fare=MONEY))), 7)
+    schema = ResolvedSchema(canonical(schema_from_columns(fields(tail=TEXT, fare=MONEY))), 7)
     row = {"tail": "a", "fare": Decimal("1.50")}
     batch = pa.RecordBatch.from_pylist(
         [
@@ -112,31 +112,31 @@ def test_values_are_made_of_the_columns_that_say_nothing_about_the_record() -> N
             {"_key": b"k", "tail": None, "fare": Decimal("2.50"), "_timestamp": None},
         ]
     )
-    found = encoded(batch, schema)
+    found = encode_columns(batch, schema)
     assert list(found) == ["key", "timestamp", "value"]
     assert found["value"].to_pylist()[0][:5] == b"\0\0\0\0\x07"
     assert read_back(schema, found["value"]) == [row, {"tail": None, "fare": Decimal("2.50")}]
 
 
 def test_a_row_of_nulls_is_a_tombstone_as_it_is_read() -> None:
-    schema = KnownSchema(canonical(of_columns(fields(False, a=TEXT, b=INT))), 7)
+    schema = ResolvedSchema(canonical(schema_from_columns(fields(False, a=TEXT, b=INT))), 7)
     kinds = pa.schema([("a", pa.string()), ("b", pa.int32()), ("_key", pa.binary())])
     rows: list[dict[str, Any]] = [{"a": "x", "b": 1}, {"_key": b"k"}, {"a": "y", "b": 2}, {}]
-    values = encoded(pa.RecordBatch.from_pylist(rows, kinds), schema)["value"]
+    values = encode_columns(pa.RecordBatch.from_pylist(rows, kinds), schema)["value"]
     assert values.is_null().to_pylist() == [False, True, False, True]
     assert [row["a"] for row in read_back(schema, values)] == ["x", None, "y", None]
     with pytest.raises(SerializationError, match="row 1: b"):
-        encoded(pa.RecordBatch.from_pylist([{"a": "x", "b": 1}, {"a": "y"}], kinds), schema)
+        encode_columns(pa.RecordBatch.from_pylist([{"a": "x", "b": 1}, {"a": "y"}], kinds), schema)
 
 
 def test_what_was_read_as_bytes_fits_a_type_of_fixed_size() -> None:
     fixed = {"type": "fixed", "name": "Tail", "size": 2}
     record = {"type": "record", "name": "R", "fields": [{"name": "tail", "type": fixed}]}
-    schema = KnownSchema(json.dumps(record), 7)
-    values = encoded(pa.record_batch({"tail": pa.array([b"ab"])}), schema)["value"]
+    schema = ResolvedSchema(json.dumps(record), 7)
+    values = encode_columns(pa.record_batch({"tail": pa.array([b"ab"])}), schema)["value"]
     assert read_back(schema, values) == [{"tail": b"ab"}]
     with pytest.raises(SerializationError, match="tail: binary is not all fixed_size_binary"):
-        encoded(pa.record_batch({"tail": pa.array([b"abc"])}), schema)
+        encode_columns(pa.record_batch({"tail": pa.array([b"abc"])}), schema)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_ids_are_those_of_the_subjects_context(registry: SchemaRegistry) -> None
 
 
 def test_a_typed_row_without_a_topic_is_named() -> None:
-    schema = KnownSchema(canonical(of_columns(fields(a=INT))), 7)
+    schema = ResolvedSchema(canonical(schema_from_columns(fields(a=INT))), 7)
     config = SinkConfig.of(OPTIONS | {"topic": "", "subject": "s"})
     kinds = pa.schema([("a", pa.int32()), ("_topic", pa.string())])
     rows = pa.RecordBatch.from_pylist([{"a": 1, "_topic": "t"}, {"a": 2}], kinds)

@@ -5,7 +5,7 @@ from collections import Counter
 from folkmoot.protocol.histogram import Histogram, HistogramSnapshot
 
 
-class Observed:
+class RequestMetrics:
     """Requests by method and status, and how long they took. Owner: the event loop."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from folkmoot.consumers.group.group_thread import copy_error
 from folkmoot.protocol.errors import InstanceReplaced
 from folkmoot.protocol.records import TopicPartition
 from folkmoot.spark_apps.offsets.checkpoint import NO_EPOCH, Ends, Range
-from folkmoot.spark_apps.offsets.log_watch import End, Place
+from folkmoot.spark_apps.offsets.log_watch import End, ReadPosition
 from folkmoot.spark_apps.options.config import StreamConfig
 from folkmoot.spark_apps.stream.group_member import GroupMember
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class HeldPartition:
+class OwnedPartition:
     """A partition of ours.
 
     `position` is the next offset to read, None before it is looked up, and `epoch` the leader epoch
@@ -54,7 +54,7 @@ class HeldPartition:
         return self.committed if self.pending is None else self.pending
 
     @property
-    def is_ahead(self) -> bool:
+    def has_uncommitted(self) -> bool:
         """Return whether more is processed than committed, or the start that was found is not committed."""
         return self.position is not None and (
             self.committed is None or self.position > self.committed
@@ -70,7 +70,7 @@ class HeldPartition:
         self.position, self.epoch, self.committed, self.pending = offset, NO_EPOCH, None, None
 
 
-class HeldPartitions:
+class OwnedPartitions:
     """The partitions that the group has assigned to this query.
 
     Commits are fenced and go forward only. One that is refused, or that cannot be made since the
@@ -78,7 +78,7 @@ class HeldPartitions:
     """
 
     def __init__(self, member: GroupMember, config: StreamConfig) -> None:
-        self.by_partition: dict[TopicPartition, HeldPartition] = {}
+        self.by_partition: dict[TopicPartition, OwnedPartition] = {}
         self.dropped_commits: Counter[TopicPartition] = Counter()
         """How often ranges were processed but not committed, since the partition was gone by then."""
         self.has_left = False
@@ -102,9 +102,9 @@ class HeldPartitions:
     def _apply(self, notice: Notice) -> None:
         match notice:
             case Assigned(partition, topic_id, offset, claim, reset):
-                held = HeldPartition(topic_id, claim, offset, offset, reset)
-                held.is_revoked = self._is_leaving
-                self.by_partition[partition] = held
+                owned = OwnedPartition(topic_id, claim, offset, offset, reset)
+                owned.is_revoked = self._is_leaving
+                self.by_partition[partition] = owned
             case Revoking(partition):
                 if partition in self.by_partition:
                     self.by_partition[partition].is_revoked = True
@@ -128,9 +128,9 @@ class HeldPartitions:
         self, offsets: Mapping[TopicPartition, int], refused: frozenset[TopicPartition]
     ) -> None:
         for partition, offset in offsets.items():
-            held = self.by_partition.get(partition)
-            if held is not None and held.pending == offset:
-                held.committed, held.pending = offset, None
+            owned = self.by_partition.get(partition)
+            if owned is not None and owned.pending == offset:
+                owned.committed, owned.pending = offset, None
         self.dropped_commits.update(refused)
         for partition in refused & self.by_partition.keys():
             self.by_partition[partition].pending = None
@@ -139,56 +139,56 @@ class HeldPartitions:
 
     def mark_processed(self, batch: Ends) -> None:
         """Move positions behind a finished batch: it is not read again, even if it was not committed."""
-        for partition, held in self.by_partition.items():
-            done = batch.processed(partition, held.topic_id, held.reset)
-            if done is None or done == held.last_checkpoint_range:
+        for partition, owned in self.by_partition.items():
+            processed = batch.processed_range(partition, owned.topic_id, owned.reset)
+            if processed is None or processed == owned.last_checkpoint_range:
                 continue
-            held.last_checkpoint_range = done
-            if held.position is None or held.position <= done.end:
-                held.position, held.epoch = done.end, done.epoch
+            owned.last_checkpoint_range = processed
+            if owned.position is None or owned.position <= processed.end:
+                owned.position, owned.epoch = processed.end, processed.epoch
 
     def count_dropped(self, batch: Ends) -> None:
         """Count the ranges of a finished batch that cannot be committed."""
-        for partition, done in batch.ranges.items():
-            held = self.by_partition.get(partition)
-            if done.size and (held is None or held.last_checkpoint_range != done):
+        for partition, processed in batch.ranges.items():
+            owned = self.by_partition.get(partition)
+            if processed.size and (owned is None or owned.last_checkpoint_range != processed):
                 self.dropped_commits[partition] += 1
 
     def commit(self) -> None:
         """Have the group's offsets brought up to the positions, without waiting for it."""
-        wanted: dict[TopicPartition, int] = {}
-        for partition, held in self.by_partition.items():
-            if not held.is_revoked and held.is_ahead and held.pending != held.position:
-                assert held.position is not None
-                wanted[partition] = held.pending = held.position
-        if wanted:
-            self._member.commit(wanted, {p: self.by_partition[p].claim for p in wanted})
+        offsets: dict[TopicPartition, int] = {}
+        for partition, owned in self.by_partition.items():
+            if not owned.is_revoked and owned.has_uncommitted and owned.pending != owned.position:
+                assert owned.position is not None
+                offsets[partition] = owned.pending = owned.position
+        if offsets:
+            self._member.commit(offsets, {p: self.by_partition[p].claim for p in offsets})
 
     def has_committed(self) -> bool:
         """Return whether no commit is pending."""
-        return all(held.pending is None for held in self.by_partition.values())
+        return all(owned.pending is None for owned in self.by_partition.values())
 
-    def has_begun(self) -> bool:
+    def has_committed_starts(self) -> bool:
         """Return whether all starts that were found are committed."""
         return all(
-            held.committed is not None
-            for held in self.by_partition.values()
-            if held.position is not None
+            owned.committed is not None
+            for owned in self.by_partition.values()
+            if owned.position is not None
         )
 
     def release_revoked(self) -> None:
         """Release what is revoked, at its position. Only between two batches: nothing is in flight."""
-        for partition, held in list(self.by_partition.items()):
-            if held.is_revoked:
-                final = held.position if held.is_ahead else None
-                self._member.drained(partition, held.claim, final)
+        for partition, owned in list(self.by_partition.items()):
+            if owned.is_revoked:
+                final = owned.position if owned.has_uncommitted else None
+                self._member.drained(partition, owned.claim, final)
                 del self.by_partition[partition]
 
     def begin_to_leave(self) -> None:
         """Leave the group, and release everything that is held or still assigned."""
         self._is_leaving = True
-        for held in self.by_partition.values():
-            held.is_revoked = True
+        for owned in self.by_partition.values():
+            owned.is_revoked = True
         self._member.begin_to_leave()
 
     # -- where to read ----------------------------------------------------------------------------------
@@ -196,15 +196,15 @@ class HeldPartitions:
     def without_position(self) -> dict[TopicPartition, str]:
         """Return partitions whose start must be looked up, with their topics' ids."""
         return {
-            partition: held.topic_id
-            for partition, held in self.by_partition.items()
-            if held.position is None
+            partition: owned.topic_id
+            for partition, owned in self.by_partition.items()
+            if owned.position is None
         }
 
-    def places(self) -> dict[TopicPartition, Place]:
+    def read_positions(self) -> dict[TopicPartition, ReadPosition]:
         """Return where to read next, of partitions whose start is committed."""
         return {
-            partition: Place(held.topic_id, held.position, held.epoch)
-            for partition, held in self.by_partition.items()
-            if held.position is not None and held.committed is not None
+            partition: ReadPosition(owned.topic_id, owned.position, owned.epoch)
+            for partition, owned in self.by_partition.items()
+            if owned.position is not None and owned.committed is not None
         }

@@ -21,7 +21,7 @@ from folkmoot.schemas.registry.contents import Contents
 logger = logging.getLogger(__name__)
 
 
-class AvroDraft:
+class SchemaCandidate:
     """Belongs to one call of the registry; what it has found out it keeps for the next try."""
 
     def __init__(
@@ -41,13 +41,13 @@ class AvroDraft:
         self._metadata = dict(metadata) if metadata else None
         self._rule_set = dict(rule_set) if rule_set else None
         self._normalize = normalize
-        self._made: dict[tuple[StoredReference, ...], tuple[Content, str]] = {}
+        self._contents_by_references: dict[tuple[StoredReference, ...], tuple[Content, str]] = {}
         self._resolved = ""
         self._accepted: set[tuple[str, str, tuple[int, ...]]] = set()
 
     def content(self, references: tuple[StoredReference, ...]) -> Recipe[Content]:
         """Return the content to store, given the meaning of its references. Raises InvalidSchema."""
-        if references not in self._made:
+        if references not in self._contents_by_references:
             texts = yield from self._contents.referred(self._context, references)
             schema = self._schema
             if self._normalize:
@@ -58,14 +58,14 @@ class AvroDraft:
                 text = canonical(schema, known=definitions(texts))
             guid = yield from self._guid(resolved, references)
             content = Content(text, guid, references, self._metadata, self._rule_set)
-            self._made[references] = content, resolved
-        content, self._resolved = self._made[references]
+            self._contents_by_references[references] = content, resolved
+        content, self._resolved = self._contents_by_references[references]
         return content
 
     def judge(self, level: str, previous: Sequence[int]) -> Recipe[None]:
         """Return whether it may follow these ids, the oldest first. Raises IncompatibleSchema."""
-        question = self._resolved, level, tuple(previous)
-        if question not in self._accepted:
+        cache_key = self._resolved, level, tuple(previous)
+        if cache_key not in self._accepted:
             findings = yield from self.findings(level, previous)
             wrong = [each for each in findings if not each.warning]
             if wrong:
@@ -74,14 +74,14 @@ class AvroDraft:
                     f"{wrong[0].message}" + (f" (and {len(wrong) - 1} more)" if wrong[1:] else ""),
                     findings,
                 )
-            self._accepted.add(question)
+            self._accepted.add(cache_key)
 
     def warn(self, subject: SubjectName, level: str, deleted: Sequence[int]) -> Recipe[None]:
         """Log, once, that it could not follow versions which are all deleted; after `content`."""
-        question = self._resolved, level, tuple(deleted)
-        if question in self._accepted:
+        cache_key = self._resolved, level, tuple(deleted)
+        if cache_key in self._accepted:
             return
-        self._accepted.add(question)
+        self._accepted.add(cache_key)
         wrong = [each for each in (yield from self.findings(level, deleted)) if not each.warning]
         if wrong:
             logger.warning(
@@ -101,11 +101,11 @@ class AvroDraft:
 
     def _guid(self, resolved: str, references: tuple[StoredReference, ...]) -> Recipe[str]:
         """A UUID of all that makes it the same schema, in whatever context."""
-        meant = []
+        referenced = []
         for each in references:
             referred = yield from self._contents.content(each.place(self._context).context, each.id)
-            meant.append([each.name, each.subject, each.version, referred.guid])
-        identity = [resolved, sorted(meant), self._metadata, self._rule_set]
+            referenced.append([each.name, each.subject, each.version, referred.guid])
+        identity = [resolved, sorted(referenced), self._metadata, self._rule_set]
         try:
             text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
