@@ -100,7 +100,8 @@ def _ranges(
             )
         if first[each] > end[each]:
             raise ConfigError(
-                f"{each} must be read from {first[each]} to {end[each]}: end behind it"
+                f"{each} cannot be read from {first[each]} to {end[each]}: "
+                "the end must not be before the start"
             )
     return {each: Range(first[each], end[each]) for each in partitions if first[each] < end[each]}
 

@@ -151,7 +151,7 @@ def test_what_cannot_be_read_is_told_in_one_line(queries: Scene) -> None:
                 "startingOffsets": json.dumps({topic: {"0": 5}}),
                 "endingOffsets": json.dumps({topic: {"0": 2}}),
             },
-            f"{topic}-0 is to be read from 5 to 2",
+            f"{topic}-0 cannot be read from 5 to 2",
         ),
         ({"startingTimestamp": BASE * 2}, "has no record of"),
         ({"zookeeper": "127.0.0.1:1"}, "127.0.0.1:1"),
