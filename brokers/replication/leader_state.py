@@ -33,7 +33,7 @@ class _Follower:
     """None: it has all of the leader's log."""
     log_end: int = -1
     """Acked in this epoch."""
-    given_up: int = 0
+    deleted_before: int = 0
     broker_epoch: int = -1
     fetched_at: float = -inf
     leader_end_then: int = -1
@@ -59,7 +59,7 @@ class LeaderState:
       succeeded; one that joins counts before it is sent. It may join once it has acked all that is
       committed, and all that this log held when the epoch began (`epoch_start`). Records that an earlier
       epoch committed lie below that; the high watermark may not cover them yet. Nor may it have records
-      that were deleted (`given_up`). The write is refused if the replica's broker has registered again
+      that were deleted (`deleted_before`). The write is refused if the replica's broker has registered again
       since it fetched.
     - **Damage**. A follower whose log is damaged asks with `gives_up` from there on, as if it was cut. It
       is answered once it is not in the maximal ISR: from then on it may cut. Its earlier acks count no
@@ -87,7 +87,7 @@ class LeaderState:
         *,
         log_end: int,
         high_watermark: int,
-        given_up: int,
+        deleted_before: int,
         min_in_sync: int,
         max_lag: float,
         now: float,
@@ -98,7 +98,7 @@ class LeaderState:
         self.epoch = found.state.leader_epoch
         self.epoch_start = log_end
         self.high_watermark = high_watermark
-        self.given_up = given_up
+        self.deleted_before = deleted_before
         """A replica that joins the ISR has no records before it any more."""
         self.min_in_sync = min_in_sync
         self.max_lag = max_lag
@@ -156,13 +156,13 @@ class LeaderState:
         now: float,
         *,
         log_start: int = 0,
-        given_up: int = 0,
+        deleted_before: int = 0,
         gives_up: bool = False,
     ) -> EpochEnd | None:
         """A follower fetches from `position`. Return None if it is acked: the follower reads on there.
 
         Otherwise the position is not on this log, and the follower has to cut its own to what both have.
-        `broker_epoch` is of its registration; it has deleted all before `given_up`. Raises
+        `broker_epoch` is of its registration; it has deleted all before `deleted_before`. Raises
         FencedLeaderEpoch, UnknownLeaderEpoch; OffsetOutOfRange if it ends before this log begins, or there
         with an epoch that ends before it here; OffsetNotAvailable while it counts as in sync and
         `gives_up` what it has behind `position`.
@@ -202,7 +202,7 @@ class LeaderState:
         elif follower.behind_since is None:
             follower.behind_since = now
         follower.log_end, follower.broker_epoch = position.log_end, broker_epoch
-        follower.given_up = given_up
+        follower.deleted_before = deleted_before
         follower.fetched_at, follower.leader_end_then = now, log_end
         return None
 
@@ -253,10 +253,10 @@ class LeaderState:
         behind = [str(each) for each in sorted(self.maximal_isr) if self._end_of(each) < offset]
         return f"it waits for the in-sync replicas of broker {' and '.join(behind)}"
 
-    def have_given_up(self, offset: int) -> bool:
+    def have_deleted_before(self, offset: int) -> bool:
         """Return whether no other replica that may lead next has records before `offset`."""
         others = (self._followers.get(each) for each in self.maximal_isr - {self.broker_id})
-        return all(each is not None and each.given_up >= offset for each in others)
+        return all(each is not None and each.deleted_before >= offset for each in others)
 
     def have_no_more(self, offset: int) -> bool:
         """Return whether all followers have asked, and none has the record at `offset`."""
@@ -290,7 +290,7 @@ class LeaderState:
             if each in keep_up
             and each not in state.isr
             and self._has_caught_up(follower)
-            and follower.given_up >= self.given_up
+            and follower.deleted_before >= self.deleted_before
         }
         if len(stay) < len(state.isr):
             self.proposed = StateWrite(state.with_isr(stay), self.found.partition_epoch)

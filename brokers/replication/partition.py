@@ -171,7 +171,7 @@ class Partition:
         self._expires_at = inf
         self._deletions: list[_Deletion] = []
         self._is_retrying = False
-        self._to_give_up = 0
+        self._delete_up_to = 0
         """The start of the leader's log. While this log begins earlier, one operation deletes up to there."""
 
     @property
@@ -418,7 +418,7 @@ class Partition:
             *(self._shared.broker_id, found, self.replicas, log.epoch_starts),
             log_end=log.log_end,
             high_watermark=log.high_watermark,
-            given_up=log.given_up,
+            deleted_before=log.deleted_before,
             min_in_sync=log.config.least_in_sync(self.replica_count),
             max_lag=MAX_LAG,
             now=self._shared.clock(),
@@ -572,7 +572,7 @@ class Partition:
         follower: int,
         broker_epoch: int,
         position: Position,
-        given_up: int,
+        deleted_before: int,
         *,
         gives_up: bool,
     ) -> EpochEnd | None:
@@ -587,7 +587,7 @@ class Partition:
             end = leader.fetched(
                 *(follower, broker_epoch, position, log.log_end, self._shared.clock()),
                 log_start=log.log_start,
-                given_up=given_up,
+                deleted_before=deleted_before,
                 gives_up=gives_up,
             )
         except OffsetNotAvailable:
@@ -608,11 +608,11 @@ class Partition:
             raise OffsetNotAvailable(f"{self.log.name} has a new leader: ask again")
         return self.log.high_watermark
 
-    def when_given_up(self, offset: int, done: Done) -> None:
+    def when_deleted_before(self, offset: int, done: Done) -> None:
         """Call `done` when all that this log has deleted before `offset` is deleted on each replica that may
         lead next."""
         if self.leader is not None:
-            self.leader.given_up = max(self.leader.given_up, offset)
+            self.leader.deleted_before = max(self.leader.deleted_before, offset)
         self._deletions.append(_Deletion(offset, self._shared.clock() + DELETED_WITHIN, done))
         self.is_restless = True
         self._answer_deletions()
@@ -622,7 +622,7 @@ class Partition:
         for deletion in waiting:
             if self.leader is None:
                 deletion.done(NotLeader(f"{self.log.name} is not led here any more"))
-            elif self.leader.have_given_up(deletion.offset):
+            elif self.leader.have_deleted_before(deletion.offset):
                 deletion.done(None)
             elif self._shared.clock() >= deletion.deadline:
                 name = self.log.name
@@ -684,7 +684,7 @@ class Partition:
                 follower.leader,
                 ReplicaFetchEntry(
                     *(log.name.topic, *self.id, position.leader_epoch),
-                    *(position.last_epoch, position.log_end, log.given_up),
+                    *(position.last_epoch, position.log_end, log.deleted_before),
                     follower.damaged_at is not None,
                 ),
             )
@@ -748,10 +748,10 @@ class Partition:
             log.advance_high_watermark(committed)
             self._wake()
         start = min(result.log_start, log.high_watermark)
-        if start > log.given_up:
-            is_under_way, self._to_give_up = self._to_give_up > log.given_up, start
+        if start > log.deleted_before:
+            is_under_way, self._delete_up_to = self._delete_up_to > log.deleted_before, start
             if not is_under_way:
-                log.queue.add(self._give_up())
+                log.queue.add(self._delete_records())
         elif result.has_committed:
             self.state.may_lead = self.state.may_lead or not log.is_damaged
             self._judge_log()
@@ -773,24 +773,24 @@ class Partition:
             return
         self._try_again()
 
-    async def _give_up(self) -> None:
+    async def _delete_records(self) -> None:
         """Delete what the leader has deleted. The next fetch reports it; from here on the replica may lead if
         it has all else."""
         log, is_tried_again = self.log, False
         try:
-            while (start := self._to_give_up) > log.given_up:
+            while (start := self._delete_up_to) > log.deleted_before:
                 if self.state.follower is None or start > log.high_watermark:
                     return
-                await self._shared.retention.give_up_before(log, start)
+                await self._shared.retention.delete_before(log, start)
         except FolkmootError as error:
             if log.is_open and log.failed is None:  # the leader does not repeat it
                 is_tried_again = True
                 self._warn(error)
-                self._shared.later(DISK_AGAIN_AFTER, lambda: log.queue.add(self._give_up()))
+                self._shared.later(DISK_AGAIN_AFTER, lambda: log.queue.add(self._delete_records()))
             return
         finally:
             if not is_tried_again:  # a later cut may move this log's start back
-                self._to_give_up = 0
+                self._delete_up_to = 0
         self._is_whole()
         self._ask(again=True)
 
@@ -846,14 +846,14 @@ class Partition:
                 why = f"an unclean election has lost offsets from {offset} on, others were dropped for those"
                 return await self._begin_anew(follower, log.log_end, why)
         try:
-            await self._take_point_back(offset)
+            await self._lower_recovery_point(offset)
         except OSError as error:
             self._warn(error)
             return DISK_AGAIN_AFTER
         if self.state.follower is not follower or not log.is_open:
             return 0.0
         try:
-            self._take_back_committed(follower, offset)
+            self._uncommit_if_allowed(follower, offset)
             if offset < log.log_end:
                 logger.warning(
                     "%s: cut from offset %d to %d, to continue there like the log of broker %d, which leads "
@@ -881,20 +881,20 @@ class Partition:
         known = self.state.known
         return known is not None and self.log.epoch_starts.latest < known.state.unclean_epoch
 
-    def _take_back_committed(self, follower: FollowerState, offset: int) -> None:
+    def _uncommit_if_allowed(self, follower: FollowerState, offset: int) -> None:
         """Allow a cut below the high watermark where that loses nothing that counts."""
         log = self.log
         if self._is_lost_by_election:
-            log.take_back_committed(offset, "an unclean election has lost")
+            log.uncommit(offset, "an unclean election has lost")
         elif follower.damaged_at is not None:
-            log.take_back_committed(offset, "damage has taken")
+            log.uncommit(offset, "damage has taken")
         elif self.state.known is not None and not self._counts_as_in_sync:
             if (
                 offset < log.high_watermark
             ):  # it has copied records that its leader has compacted since
-                log.take_back_committed(offset, "the leader lacks")
+                log.uncommit(offset, "the leader lacks")
 
-    async def _take_point_back(self, offset: int) -> None:
+    async def _lower_recovery_point(self, offset: int) -> None:
         """Note nothing behind `offset` as on disk. Raises OSError."""
         name, logs = self.log.directory.name, self._shared.logs
         noted = logs.noted.recovery_points.get(name)
@@ -939,7 +939,7 @@ class Partition:
         log.epoch_starts.changed = True  # their file is gone
         while log.is_open:
             try:
-                await log.queue.job(partial(save_log_start, log.directory, log.given_up))
+                await log.queue.job(partial(save_log_start, log.directory, log.deleted_before))
                 break
             except OSError as error:
                 self._warn(error)

@@ -121,7 +121,7 @@ class Snapshots:
         counters, partitions = handlers.counters, handlers.partitions
         values: dict[str, float] = {
             "repaired": partitions.counters.repaired,
-            "scrubbed": self.scrubber.share_read,
+            "scrubbed": self.scrubber.fraction_read,
             "open_segments": len(self.files),
             "records_in": counters.records_in,
             "bytes_in": counters.bytes_in,

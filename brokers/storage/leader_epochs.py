@@ -106,9 +106,9 @@ class EpochStarts:
 
         The one that ends right there stays: a follower that ends there shows by it that it has the same.
         """
-        gone = max(0, bisect_left(self._offsets, log_start) - 1)
-        if gone:
-            del self._epochs[:gone], self._offsets[:gone]
+        dropped = max(0, bisect_left(self._offsets, log_start) - 1)
+        if dropped:
+            del self._epochs[:dropped], self._offsets[:dropped]
             self.changed = True
         self._keep_unread(log_start, inf)
 

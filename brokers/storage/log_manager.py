@@ -204,11 +204,11 @@ class LogManager:
         """Ids of topics whose deletion is under way, and not carried out yet."""
         self._deleted: deque[Log] = deque()
         """Logs to close, and whose directories are then removed."""
-        self._going: dict[str, set[str]] = {}
+        self._deleting: dict[str, set[str]] = {}
         """By topic id, the names of directories that are being removed."""
         self._left_behind: set[str] = set()
         """Those of them whose removal has failed."""
-        self._kept: set[str] = set()
+        self._cancelled: set[str] = set()
         """Directories whose removal has begun, and was taken back: it is not retried if it fails."""
         self._doomed: dict[Log, list[Path]] = {}
         """Files of logs to be removed, in order."""
@@ -217,7 +217,7 @@ class LogManager:
     def start(self) -> None:
         """Raises DirectoryLocked, ConfigError, StorageError; then nothing is left open or locked."""
         try:
-            self._take_lock()
+            self._lock_directory()
             self._check_identity()
             self._open_all()
             self._note_running()
@@ -268,14 +268,21 @@ class LogManager:
         for log in (*self, *self._deleted):
             log.queue.close()
             log.abandon()
-        for kept in (self._topics, self._ids, self.lost, self.dirty, self._deleted, self._doomed):
-            kept.clear()
+        for collection in (
+            self._topics,
+            self._ids,
+            self.lost,
+            self.dirty,
+            self._deleted,
+            self._doomed,
+        ):
+            collection.clear()
         for names in (
             self._scheduled,
             self._unreported,
-            self._going,
+            self._deleting,
             self._left_behind,
-            self._kept,
+            self._cancelled,
         ):
             names.clear()
         if self._lock >= 0:
@@ -467,11 +474,11 @@ class LogManager:
         self._scheduled.pop(topic_id, None)
         if topic_id in self._unreported:
             self._unreported.discard(topic_id)
-            going = self._going.get(topic_id, set())
-            failed = self._left_behind & going
+            deleting = self._deleting.get(topic_id, set())
+            failed = self._left_behind & deleting
             self._left_behind -= failed
-            self._kept |= going - failed
-            going -= failed
+            self._cancelled |= deleting - failed
+            deleting -= failed
 
     def scheduled(self) -> list[str]:
         """The ids of topics that are deleted once their delay is over."""
@@ -502,7 +509,9 @@ class LogManager:
                         "topic %s (id %s): %d directories are renamed to *%s, and removed",
                         *(topic.name, topic_id, len(topic.logs), DELETED),
                     )
-                self._kept = {each for each in self._kept if _topic_id_of(each) != topic_id}
+                self._cancelled = {
+                    each for each in self._cancelled if _topic_id_of(each) != topic_id
+                }
                 self.delete_topic(topic_id)
                 self._unreported.add(topic_id)
                 self._report_carried_out(topic_id)
@@ -510,7 +519,7 @@ class LogManager:
     def delete_topic(self, topic_id: str) -> None:
         """Serve a topic's logs no more; `deletion_task` closes them and has their directories removed.
 
-        Until then no log is made in their place (`is_going`).
+        Until then no log is made in their place (`is_deleting`).
         """
         topic = self._topics.pop(topic_id, None)
         if topic is not None:
@@ -529,12 +538,12 @@ class LogManager:
 
     def _delete(self, log: Log) -> None:
         self._deleted.append(log)
-        self._going.setdefault(log.topic_id, set()).add(log.directory.name)
+        self._deleting.setdefault(log.topic_id, set()).add(log.directory.name)
 
-    def is_going(self, directory: Path) -> bool:
+    def is_deleting(self, directory: Path) -> bool:
         """True while a partition's directory is being removed, or its recovery point is still on disk."""
         name = directory.name
-        if name in self._going.get(_topic_id_of(name), ()):
+        if name in self._deleting.get(_topic_id_of(name), ()):
             return True
         return name in self.noted.recovery_points and name not in self.notes.recovery_points
 
@@ -577,13 +586,15 @@ class LogManager:
     def _delete_directories(self, names: Sequence[str]) -> None:
         if names:
             work = partial(delete_directories, self.data, names)
-            self._submit(Lane.DISK, work, partial(self._gone, names))
+            self._submit(Lane.DISK, work, partial(self._directories_deleted, names))
 
-    def _gone(self, names: Sequence[str], outcome: Mapping[str, OSError] | Exception) -> None:
+    def _directories_deleted(
+        self, names: Sequence[str], outcome: Mapping[str, OSError] | Exception
+    ) -> None:
         left = dict.fromkeys(names, outcome) if isinstance(outcome, Exception) else outcome
-        kept = self._kept & left.keys()
-        self._kept.difference_update(names)
-        left = {name: error for name, error in left.items() if name not in kept}
+        cancelled = self._cancelled & left.keys()
+        self._cancelled.difference_update(names)
+        left = {name: error for name, error in left.items() if name not in cancelled}
         if left:
             why = next(iter(left.values()))
             logger.error("%s: %d directories are left for now: %s", self.data, len(left), why)
@@ -591,14 +602,14 @@ class LogManager:
         for name in names:
             topic_id = _topic_id_of(name)
             if name not in left:
-                self._going[topic_id].discard(name)
+                self._deleting[topic_id].discard(name)
             self._report_carried_out(topic_id)
         for topic_id in {_topic_id_of(name) for name in names}:
-            if not self._going[topic_id]:
-                del self._going[topic_id]
+            if not self._deleting[topic_id]:
+                del self._deleting[topic_id]
 
     def _report_carried_out(self, topic_id: str) -> None:
-        if topic_id in self._unreported and not self._going.get(topic_id):
+        if topic_id in self._unreported and not self._deleting.get(topic_id):
             self._unreported.discard(topic_id)
             logger.info("topic id %s: its directories are removed", topic_id)
             self._carried_out(topic_id)
@@ -646,7 +657,7 @@ class LogManager:
 
     # -- start --------------------------------------------------------------------------------------
 
-    def _take_lock(self) -> None:
+    def _lock_directory(self) -> None:
         try:
             make_directory(self.data)
             lock = os.open(self.data / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)

@@ -75,7 +75,7 @@ class PartitionCreation:
     async def _create_all(self) -> None:
         logs = self._logs
         while True:
-            free = (each for each in self._wanted if not logs.is_going(each.path))
+            free = (each for each in self._wanted if not logs.is_deleting(each.path))
             some = self._under_way = {
                 wanted: self._wanted.pop(wanted) for wanted in list(islice(free, AT_ONCE))
             }

@@ -258,7 +258,7 @@ class ProducerSnapshots:
         """Return whether the next flush must take one."""
         return self.is_wanted or self._batches >= SNAPSHOT_BATCHES or self.newest < active_base
 
-    def taken(self) -> None:
+    def write_started(self) -> None:
         """Note that one is on its way to the disk."""
         self._batches = 0
 

@@ -96,7 +96,7 @@ class Retention:
         self._logs = logs
         self._flusher = flusher
         self._submit = submit
-        self._round: deque[Log] = deque()
+        self._logs_to_check: deque[Log] = deque()
         self._expiring: set[Log] = set()
         """Logs whose queues have an operation of a round."""
         self._reading = False
@@ -110,13 +110,16 @@ class Retention:
         now = self._logs.passed_time.at(now)
         if self._reading:
             return _MORE
-        if not self._round:
-            self._round.extend(self._logs)
-        some = [self._round.popleft() for _ in range(min(LOGS_AT_ONCE, len(self._round)))]
+        if not self._logs_to_check:
+            self._logs_to_check.extend(self._logs)
+        some = [
+            self._logs_to_check.popleft()
+            for _ in range(min(LOGS_AT_ONCE, len(self._logs_to_check)))
+        ]
         unread = [segment for log in some for segment in log.segments if segment.summary is None]
         if not unread:
             self._expire(some, now)
-            return _MORE if self._round else RETENTION_INTERVAL
+            return _MORE if self._logs_to_check else RETENTION_INTERVAL
         job = SummaryJob(unread)
 
         def read(outcome: list[Summary | None] | Exception) -> None:
@@ -151,7 +154,7 @@ class Retention:
 
         `done` is called once, with the error, if any. Raises Overloaded.
         """
-        if offset <= log.given_up:  # not `log_start`: a crash may set that back
+        if offset <= log.deleted_before:  # not `log_start`: a crash may set that back
             done(None)
             return
         if self._count >= MOST_WAITING:
@@ -162,18 +165,18 @@ class Retention:
     async def _delete(self, log: Log, offset: int, done: Done) -> None:
         failure: FolkmootError | None = None
         try:
-            await self.give_up_before(log, offset)
+            await self.delete_before(log, offset)
         except FolkmootError as error:
             failure = error if log.is_open else _why_closed(log)
         self._count -= 1
         done(failure)
 
-    async def give_up_before(self, log: Log, offset: int) -> None:
+    async def delete_before(self, log: Log, offset: int) -> None:
         """Within an operation on the log: delete its records before `offset`, durably.
 
         Raises StorageError, DiskFull, UnknownTopicOrPartition.
         """
-        if offset <= log.given_up:
+        if offset <= log.deleted_before:
             return
         try:
             if offset == log.log_end and log.is_open and log.segments[-1].size:

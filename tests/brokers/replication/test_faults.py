@@ -91,16 +91,16 @@ def test_a_deletion_that_fails_is_tried_again_by_one_timer_however_often_the_lea
     for _ in range(4):
         one.produce(b"a")
         cluster.run()
-    real, tried, is_full = Retention.give_up_before, list[int](), True
+    real, tried, is_full = Retention.delete_before, list[int](), True
 
-    async def give_up_before(retention: Retention, log: Log, offset: int) -> None:
+    async def delete_before(retention: Retention, log: Log, offset: int) -> None:
         if log is three.log:
             tried.append(offset)
             if is_full:
                 raise DiskFull("no room")
         await real(retention, log, offset)
 
-    monkeypatch.setattr(Retention, "give_up_before", give_up_before)
+    monkeypatch.setattr(Retention, "delete_before", delete_before)
     one.delete_records(2)
     tell_of_deletions(cluster)
     one.delete_records(3)

@@ -37,7 +37,7 @@ class Scene:
             *(1, self.found, ALL, starts or EpochStarts([(3, 0)])),
             log_end=log_end,
             high_watermark=high_watermark,
-            given_up=0,
+            deleted_before=0,
             min_in_sync=2,
             max_lag=MAX_LAG,
             now=0.0,
@@ -47,10 +47,12 @@ class Scene:
         self.log_end += count
         self.leader.appended(now)
 
-    def ack(self, replica: int, end: int, now: float = 0.0, given_up: int = 0) -> None:
+    def ack(self, replica: int, end: int, now: float = 0.0, deleted_before: int = 0) -> None:
         """A follower's log ends there, and counts up to there."""
         position = Position(EPOCH, 3 if end else -1, end)
-        found = self.leader.fetched(replica, 1, position, self.log_end, now, given_up=given_up)
+        found = self.leader.fetched(
+            replica, 1, position, self.log_end, now, deleted_before=deleted_before
+        )
         assert found is None
 
     def advance(self) -> int:
@@ -101,10 +103,10 @@ def test_a_replica_that_never_fetched_has_nothing_though_there_is_nothing() -> N
 
 def test_a_replica_joins_when_it_has_given_up_what_was_deleted() -> None:
     scene = Scene(1, 2, log_end=10)
-    scene.leader.given_up = 4
-    scene.ack(3, 10, given_up=3)
+    scene.leader.deleted_before = 4
+    scene.ack(3, 10, deleted_before=3)
     assert scene.propose() is None
-    scene.ack(3, 10, given_up=4)
+    scene.ack(3, 10, deleted_before=4)
     assert scene.propose() == (1, 2, 3)
 
 
@@ -310,16 +312,16 @@ def test_who_is_not_a_replica_any_more_counts_for_nothing_and_leaves() -> None:
 
 def test_records_are_given_up_when_nobody_who_may_lead_next_has_them() -> None:
     scene = Scene(1, 2, log_end=5)
-    assert not scene.leader.have_given_up(3), "2 has said nothing in this epoch"
-    scene.ack(2, 5, given_up=2)
-    assert not scene.leader.have_given_up(3)
-    scene.leader.given_up = 3
-    scene.ack(2, 5, given_up=3)
-    assert scene.leader.have_given_up(3)
-    scene.ack(3, 5, given_up=3)
+    assert not scene.leader.have_deleted_before(3), "2 has said nothing in this epoch"
+    scene.ack(2, 5, deleted_before=2)
+    assert not scene.leader.have_deleted_before(3)
+    scene.leader.deleted_before = 3
+    scene.ack(2, 5, deleted_before=3)
+    assert scene.leader.have_deleted_before(3)
+    scene.ack(3, 5, deleted_before=3)
     assert scene.propose() == (1, 2, 3)
     scene.ack(3, 5)
-    assert not scene.leader.have_given_up(3), "3 may be in sync already"
+    assert not scene.leader.have_deleted_before(3), "3 may be in sync already"
 
 
 def test_a_partition_is_at_rest_when_all_are_in_sync_and_lack_nothing() -> None:

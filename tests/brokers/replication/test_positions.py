@@ -16,7 +16,7 @@ def a_leader(starts: EpochStarts, log_end: int) -> LeaderState:
         *(1, found, (1, 2), starts),
         log_end=log_end,
         high_watermark=0,
-        given_up=0,
+        deleted_before=0,
         min_in_sync=1,
         max_lag=10.0,
         now=0.0,

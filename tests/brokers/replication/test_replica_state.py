@@ -41,7 +41,7 @@ def lead(found: VersionedState) -> LeaderState:
         *(found.state.leader, found, (1, 2, 3), EpochStarts()),
         log_end=0,
         high_watermark=0,
-        given_up=0,
+        deleted_before=0,
         min_in_sync=2,
         max_lag=10.0,
         now=0.0,

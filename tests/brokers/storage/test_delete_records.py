@@ -106,7 +106,7 @@ def test_a_cut_behind_a_deletion_removes_its_files_before_a_new_segment_has_the_
     async def cut() -> None:
         assert logs.is_removing(log)
         await logs.remove(log, ())
-        log.take_back_committed(0, "an unclean election has lost")
+        log.uncommit(0, "an unclean election has lost")
         await log.cut(0)
         ended.append(True)
 

@@ -329,7 +329,7 @@ def test_a_fault_of_one_that_waits_for_a_flush_ends_neither_the_round_nor_other_
     disk.checkpoint()
     turn: Pending[None] = Pending()
     turn.when_finished(partial(a_fault, None))
-    disk.flusher._turns.append(turn)
+    disk.flusher._waiting_flushes.append(turn)
     outcomes: list[object] = []
     disk.append(other, a_batch(b"a"))
     disk.flusher.flush(other, outcomes.append)
@@ -757,12 +757,12 @@ def test_a_log_is_not_made_anew_before_the_recovery_point_of_the_one_before_is_o
     for each in (disk, again):
         directory = each.data / log.directory.name
         assert b"first-0" in each.points()
-        assert each.logs.is_going(directory)
+        assert each.logs.is_deleting(directory)
         each.later(2.0)
-        assert each.logs.is_going(directory)
+        assert each.logs.is_deleting(directory)
         each.hands.work_all()
         assert b"first-0" not in each.points()
-        assert not each.logs.is_going(directory)
+        assert not each.logs.is_deleting(directory)
         each.logs.close()
 
 

@@ -355,9 +355,9 @@ def test_a_directory_that_could_not_be_renamed_is_used_again_when_its_topic_is_t
             faulty.setattr(Path, "rename", refuse)
             logs.delete_later("first", Deletion("flights", 0.0, "", (1,)))
             logs.deletion_task(Now(0.0, 0))
-            assert logs.is_going(data / "first-0")
+            assert logs.is_deleting(data / "first-0")
         logs.configure("flights", "first", {})
-        assert not logs.is_going(data / "first-0")
+        assert not logs.is_deleting(data / "first-0")
         assert read_all(create(logs, "flights", "first", 0)) == [(0, b"a")]
 
 
@@ -376,11 +376,11 @@ def test_a_topic_that_is_deleted_again_while_its_directories_go_is_carried_out_o
         logs.delete_later("first", Deletion("flights", 0.0, "", (1,)))
         logs.deletion_task(Now(0.0, 0))
         logs.configure("flights", "first", {})
-        assert logs.is_going(data / "first-0")
+        assert logs.is_deleting(data / "first-0")
         logs.delete_later("first", Deletion("flights", 1.0, "", (1,)))
         logs.deletion_task(Now(1.0, 0))
         hands.work_all()
-    assert logs.is_going(data / "first-0")
+    assert logs.is_deleting(data / "first-0")
     assert carried_out == []
     logs.deletion_task(Now(REMOVE_AGAIN_AFTER, 0))
     hands.work_all()
@@ -480,11 +480,11 @@ def test_one_directory_that_cannot_be_removed_is_tried_again_and_keeps_none_of_t
             logs.delete_later("first", Deletion("flights", 0.0, "", (1,)))
             logs.deletion_task(Now(0.0, 0))
             assert names(data) == {"first-1"}
-        assert logs.is_going(data / "first-1"), "nothing is made in its place"
+        assert logs.is_deleting(data / "first-1"), "nothing is made in its place"
         assert "1 directories are left for now: read-only" in caplog.text
         logs.deletion_task(Now(REMOVE_AGAIN_AFTER, 0))
         assert names(data) == set()
-        assert not logs.is_going(data / "first-1")
+        assert not logs.is_deleting(data / "first-1")
         assert gone == ["first"]
 
 

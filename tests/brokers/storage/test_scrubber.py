@@ -244,7 +244,7 @@ def test_a_segment_that_was_cut_and_has_grown_again_is_not_read_from_the_former_
     log = found(scrubbed.logs, 0)
     while not scrubbed.scrubber._position:
         scrubbed.step()
-    log.take_back_committed(1, "an unclean election has lost")
+    log.uncommit(1, "an unclean election has lost")
     truncate(log, 1)
     for number in range(30):
         append(log, a_batch(bytes([number]) * 200))

@@ -172,7 +172,7 @@ def test_who_has_not_seen_states_missing_knows_the_restored_ones_as_the_newer() 
         *(3, before, REPLICAS, EpochStarts()),
         log_end=9,
         high_watermark=9,
-        given_up=0,
+        deleted_before=0,
         min_in_sync=1,
         max_lag=10.0,
         now=0.0,

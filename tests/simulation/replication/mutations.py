@@ -447,7 +447,7 @@ def _trust_the_page_cache_of_what_counts_on_disks_since(patch: pytest.MonkeyPatc
 
 def _answer_who_deletes_before_followers_have_deleted(patch: pytest.MonkeyPatch) -> None:
     """Whoever leads next has nothing of what was deleted."""
-    patch.setattr(LeaderState, "have_given_up", lambda self, offset: True)
+    patch.setattr(LeaderState, "have_deleted_before", lambda self, offset: True)
 
 
 def _answer_times_with_the_end(patch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,7 @@ class Stage:
             *(number, found, REPLICAS, disk.starts),
             log_end=disk.log_end,
             high_watermark=self.lives[number].high_watermark,
-            given_up=0,
+            deleted_before=0,
             min_in_sync=MIN_IN_SYNC,
             max_lag=MAX_LAG,
             now=0.0,

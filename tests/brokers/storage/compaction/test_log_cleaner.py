@@ -186,7 +186,7 @@ def test_what_comes_where_a_compacted_log_was_cut_is_compacted_anew(
         compacted.path.write_bytes(b"rotten" + compacted.path.read_bytes()[6:])
         cut = upkept.log.high_watermark = active.base_offset
     else:
-        upkept.log.take_back_committed(cut, "an unclean election has lost")
+        upkept.log.uncommit(cut, "an unclean election has lost")
     upkept.log.recovery_point = None
     truncate(upkept.log, cut)
     assert upkept.log.log_end <= 20
