@@ -111,10 +111,10 @@ class StateWrite(msgspec.Struct, frozen=True):
 
 
 class Superseded(msgspec.Struct, frozen=True):
-    """Another writer was faster; `found` is its state, None if the node is gone or malformed. Ours was not
+    """Another writer was faster; `current` is its state, None if the node is gone or malformed. Ours was not
     written, or was overwritten."""
 
-    found: VersionedState | None
+    current: VersionedState | None
 
 
 class BrokerReplaced(msgspec.Struct, frozen=True):

@@ -168,7 +168,7 @@ class Controller:
         writes = yield from self._without_lost(writes)
         answers = yield from partition_states.write(writes, controllers.is_in_epoch(me))
         for partition, answer in answers.items():
-            now = answer.found if isinstance(answer, Superseded) else answer
+            now = answer.current if isinstance(answer, Superseded) else answer
             if isinstance(now, VersionedState):
                 self._leadership.state_is(partition, now)
             else:

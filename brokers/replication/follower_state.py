@@ -52,7 +52,7 @@ class FollowerState:
         self.damaged_at: int | None = None
         self._checked: Position | None = None
 
-    def found_damage(self, offset: int | None, starts: EpochStarts) -> None:
+    def note_damage(self, offset: int | None, starts: EpochStarts) -> None:
         """The log is damaged from there on, as far as is known; None: it is not."""
         if offset != self.damaged_at:
             self.damaged_at = offset
@@ -69,10 +69,10 @@ class FollowerState:
         return self._checked or Position(self.epoch, starts.latest, log_end)
 
     def answered(
-        self, asked: Position, diverging: EpochEnd | None, starts: EpochStarts, log_end: int
+        self, requested: Position, diverging: EpochEnd | None, starts: EpochStarts, log_end: int
     ) -> Truncate | Append | Check | None:
         """Return what to do with the leader's answer; None: it is too late."""
-        if asked != self.position(starts, log_end):
+        if requested != self.position(starts, log_end):
             return None
         if diverging is None:
             return Append() if self.damaged_at is None else Check()

@@ -39,7 +39,7 @@ class _Follower:
     leader_end_then: int = -1
     damaged_at: int | None = None
     """The lowest position from which it has asked to copy anew what is damaged on its disk."""
-    asked: tuple[int, int] | None = None
+    last_position: tuple[int, int] | None = None
     """The epoch of its last record and its log's end; None while that is not known."""
 
 
@@ -104,7 +104,7 @@ class LeaderState:
         self.max_lag = max_lag
         self.resigned = False
         self.proposed: StateWrite | None = None
-        self.found = found
+        self.known = found
         """The partition's state as far as it is known, with this leader in it."""
         self._is_unsettled = False
         self._starts = starts
@@ -114,7 +114,7 @@ class LeaderState:
 
     @property
     def isr(self) -> tuple[int, ...]:
-        return self.found.state.isr
+        return self.known.state.isr
 
     @property
     def others_in_sync(self) -> frozenset[int]:
@@ -129,7 +129,7 @@ class LeaderState:
     @property
     def has_enough_replicas(self) -> bool:
         """The ISR is large enough to commit new records."""
-        return len(self.found.state.isr) >= self.min_in_sync
+        return len(self.known.state.isr) >= self.min_in_sync
 
     @property
     def knows_committed(self) -> bool:
@@ -137,7 +137,7 @@ class LeaderState:
         return self.high_watermark >= self.epoch_start
 
     @property
-    def is_at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Time alone changes nothing: all replicas are in sync, and lack nothing."""
         return (
             self.proposed is None
@@ -176,7 +176,7 @@ class LeaderState:
             self._note_damage(follower, broker_epoch, position.log_end, log_start, gives_up)
             if gives_up and replica in self.maximal_isr:
                 raise OffsetNotAvailable(f"broker {replica} counts as in sync still: ask again")
-        follower.asked = None if gives_up else (position.last_epoch, position.log_end)
+        follower.last_position = None if gives_up else (position.last_epoch, position.log_end)
         end = self._starts.end_of(position.last_epoch, log_end)
         if position.log_end > (earliest := self._starts.earliest(end.offset)) < end.offset:
             self._require_best(follower, earliest)
@@ -186,7 +186,7 @@ class LeaderState:
         if position.log_end < log_start + (position.last_epoch >= 0 and not is_known):
             raise OffsetOutOfRange(f"the leader's log begins with offset {log_start}")
         # A log without records may begin behind some that were appended since an unclean election.
-        counts = position.last_epoch >= 0 or self.found.state.unclean_epoch > 0
+        counts = position.last_epoch >= 0 or self.known.state.unclean_epoch > 0
         has_records = counts and position.log_end > log_start
         if has_records and end.epoch != position.last_epoch:
             # Compaction may have removed all that is older: then the first record lies behind a gap.
@@ -222,8 +222,10 @@ class LeaderState:
 
     def _require_best(self, follower: _Follower, earliest: int) -> None:
         """Raises OffsetNotAvailable unless all followers have asked, and none has more than this one."""
-        asked = [each.asked for each in self._followers.values()]
-        if follower.asked is None or any(each is None or each > follower.asked for each in asked):
+        positions = [each.last_position for each in self._followers.values()]
+        if follower.last_position is None or any(
+            each is None or each > follower.last_position for each in positions
+        ):
             raise OffsetNotAvailable(
                 f"where leader epochs begin behind offset {earliest} cannot be read: a cut might lose the "
                 "only copy, until all replicas have asked"
@@ -239,7 +241,7 @@ class LeaderState:
         """Return the high watermark, when the leader's own log counts up to `own_end`."""
         self._own_end = own_end
         if self.has_enough_replicas:
-            is_alone = self.proposed is None and len(self.found.state.isr) == 1
+            is_alone = self.proposed is None and len(self.known.state.isr) == 1
             lowest = own_end if is_alone else min(map(self._end_of, self.maximal_isr))
             self.high_watermark = max(self.high_watermark, lowest)
         return self.high_watermark
@@ -281,7 +283,7 @@ class LeaderState:
         """
         if self.proposed is not None or self.resigned:
             return None
-        state, alive = self.found.state, frozenset(live)
+        state, alive = self.known.state, frozenset(live)
         keep_up = {each for each in self._followers if self._keeps_up(each, alive, now)}
         stay = [each for each in state.isr if each == self.broker_id or each in keep_up]
         come = {
@@ -293,14 +295,14 @@ class LeaderState:
             and follower.deleted_before >= self.deleted_before
         }
         if len(stay) < len(state.isr):
-            self.proposed = StateWrite(state.with_isr(stay), self.found.partition_epoch)
+            self.proposed = StateWrite(state.with_isr(stay), self.known.partition_epoch)
         elif come:
             isr = [
                 each
                 for each in (self.broker_id, *self._followers)
                 if each in come or each in state.isr
             ]
-            self.proposed = StateWrite(state.with_isr(isr), self.found.partition_epoch, come)
+            self.proposed = StateWrite(state.with_isr(isr), self.known.partition_epoch, come)
         return self.proposed
 
     def _keeps_up(self, replica: int, live: frozenset[int], now: float) -> bool:
@@ -325,9 +327,9 @@ class LeaderState:
         elif isinstance(answer, VersionedState):
             self._adopt(answer)
         elif isinstance(answer, Superseded):
-            if answer.found is not None and answer.found.order < self.found.order:
+            if answer.current is not None and answer.current.order < self.known.order:
                 self.resigned = True  # ZooKeeper was set back: what refuses a write is no old read
-            self.observed(answer.found)
+            self.observed(answer.current)
         elif answer.broker_id in self._followers and proposed is not None:
             follower = self._followers[answer.broker_id]
             # Its next incarnation may have fetched meanwhile, and that counts.
@@ -340,17 +342,17 @@ class LeaderState:
             self.resigned = True
             return
         self._adopt(found)
-        if settled and self._is_unsettled and found.order >= self.found.order:
+        if settled and self._is_unsettled and found.order >= self.known.order:
             self.proposed, self._is_unsettled = None, False
 
     def _adopt(self, found: VersionedState) -> None:
-        if found.order <= self.found.order:
+        if found.order <= self.known.order:
             return
         state = found.state
         if (state.leader, state.leader_epoch, state.active) != (self.broker_id, self.epoch, True):
             self.resigned = True
             return
-        self.found = found
+        self.known = found
 
     def replicas_changed(self, replicas: Sequence[int], now: float) -> None:
         """The partition is assigned to other brokers. A replica that is gone counts for nothing; if it is

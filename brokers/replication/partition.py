@@ -153,7 +153,7 @@ class Partition:
         )
         self.leader: LeaderState | None = None
         """`state.leader`, while this broker leads."""
-        self.found: VersionedState | None = None
+        self.last_read: VersionedState | None = None
         """The partition's state as it was read last."""
         self.is_outdated = False
         """Another broker knows a newer leader, or an ISR without this replica."""
@@ -162,7 +162,7 @@ class Partition:
         self.sessions: dict[Session, None] = {}
         self._shared = shared
         self._role = Role.WAITING
-        self._asked: Position | None = None
+        self._in_flight: Position | None = None
         """The position that the leader was asked for and has not answered."""
         self._blocking = 0
         """Operations that are about to cut the log, begin it anew or prepare it: nothing is asked or
@@ -250,7 +250,7 @@ class Partition:
 
     def observe(self, found: VersionedState | None, *, settled: bool = False) -> None:
         """The state was read. `settled`: in a new session, before which every write has ended."""
-        is_new, self.found = found != self.found, found
+        is_new, self.last_read = found != self.last_read, found
         self._carry_out(self.state.observed(found, settled=settled))
         if is_new and self.leader is None:
             self.wake_all()  # consumers may read from a follower that is in sync
@@ -301,8 +301,8 @@ class Partition:
                 )
             self._answer_deletions()
             self.wake_all()
-        if state.follower is None and self._asked is not None:
-            self._asked = None
+        if state.follower is None and self._in_flight is not None:
+            self._in_flight = None
             self._shared.fetcher.forget(log.name.topic, log.name.partition)
         self._judge_log()
         if isinstance(step, PersistEpoch):
@@ -319,8 +319,8 @@ class Partition:
                 "knows: ZooKeeper was set back",
                 *(log.name, known.state.leader_epoch, state.epoch),
             )
-        elif state.follower is not None and self._asked is None:
-            self._ask()
+        elif state.follower is not None and self._in_flight is None:
+            self._fetch_next()
 
     def _judge_log(self) -> None:
         """Trust the disk of a replica that may lead, and note its log as complete: it has all that is
@@ -405,7 +405,7 @@ class Partition:
             level = logging.DEBUG if log.is_alone else logging.INFO  # no other broker could lead
             logger.log(level, "%s: leader in epoch %d", log.name, state.leader.epoch)
             counters.elected += 1
-            counters.elected_unclean += state.leader.found.state.unclean_epoch == state.leader.epoch
+            counters.elected_unclean += state.leader.known.state.unclean_epoch == state.leader.epoch
         self._carry_out(step)
         self.advance()
         self.look_after_isr()
@@ -442,7 +442,7 @@ class Partition:
         state.may_lead, state.may_lead_alone = False, self.log.failed is None
         self._carry_out(state.observed(state.known))
 
-    def _is_whole(self) -> None:
+    def _allow_leading(self) -> None:
         """The damaged part is gone, or the deletions of the leader are carried out. With that the replica may
         have all that is committed again."""
         state = self.state
@@ -493,7 +493,7 @@ class Partition:
         if error is not None and log.is_open and log.failed is None:
             self._try_again(DISK_AGAIN_AFTER)
         elif self.counted_end == log.log_end or log.dirty:
-            self._ask()
+            self._fetch_next()
 
     def fail(self, reason: str) -> None:
         """Write nothing to the log any more. It can be read."""
@@ -638,7 +638,7 @@ class Partition:
             self.is_restless = False
             return
         wanted = leader.propose(shared.staying, shared.clock())
-        self.is_restless = bool(self._deletions) or not leader.is_at_rest
+        self.is_restless = bool(self._deletions) or not leader.is_idle
         if wanted is not None:
             logger.info("%s: in sync are %s, not %s", self.log.name, wanted.state.isr, leader.isr)
             self._write(wanted, partial(self._isr_answered, leader))
@@ -651,7 +651,7 @@ class Partition:
         if self._role is Role.CLOSED:
             return
         if isinstance(answer, Superseded):
-            self._carry_out(self.state.refused(answer.found))
+            self._carry_out(self.state.refused(answer.current))
         elif isinstance(answer, VersionedState):
             self._carry_out(self.state.observed(answer))
         if self.leader is leader and not leader.has_enough_replicas:
@@ -662,11 +662,11 @@ class Partition:
 
     # -- as a follower ------------------------------------------------------------------------------
 
-    def _ask(self, *, again: bool = False) -> None:
+    def _fetch_next(self, *, again: bool = False) -> None:
         """Ask the leader for the next records, once all that is here counts. `again`: even if it has not
         answered yet."""
         follower, log, shared = self.state.follower, self.log, self._shared
-        if follower is None or self._blocking or (self._asked is not None and not again):
+        if follower is None or self._blocking or (self._in_flight is not None and not again):
             return
         if not log.is_open or log.failed is not None:
             return
@@ -678,8 +678,8 @@ class Partition:
             self._try_again(pause)
         else:
             damaged_at = log.damaged_at
-            follower.found_damage(damaged_at[0] if damaged_at else None, log.epoch_starts)
-            self._asked = position = follower.position(log.epoch_starts, log.log_end)
+            follower.note_damage(damaged_at[0] if damaged_at else None, log.epoch_starts)
+            self._in_flight = position = follower.position(log.epoch_starts, log.log_end)
             shared.fetcher.fetch(
                 follower.leader,
                 ReplicaFetchEntry(
@@ -694,19 +694,19 @@ class Partition:
         """A throttled reassignment adds this replica, and it is not in sync yet."""
         return bool(self.throttle and self.state.known) and not self._counts_as_in_sync
 
-    def take(self, result: ReplicaFetchResult, chunk: memoryview, now: Now) -> None:
+    def handle_result(self, result: ReplicaFetchResult, chunk: memoryview, now: Now) -> None:
         """Take the leader's answer to the position that was asked for last."""
-        follower, asked, log = self.state.follower, self._asked, self.log
-        if asked is None or follower is None:
+        follower, requested, log = self.state.follower, self._in_flight, self.log
+        if requested is None or follower is None:
             return
-        self._asked = None
+        self._in_flight = None
         if result.error:
-            self._refused(follower, asked, result)
+            self._refused(follower, requested, result)
             return
         diverging = None
         if result.diverging_end >= 0:
             diverging = EpochEnd(result.diverging_epoch, result.diverging_end)
-        todo = follower.answered(*(asked, diverging, log.epoch_starts, log.log_end))
+        todo = follower.answered(*(requested, diverging, log.epoch_starts, log.log_end))
         try:
             if isinstance(todo, Truncate):
                 self._change_log(partial(self._cut, follower, todo.offset))
@@ -718,12 +718,12 @@ class Partition:
             # The disk may be full. Or the leader's records are damaged; this log is as good as before.
             self._warn(error)
             if isinstance(error, CorruptBatch):
-                self._report(follower.leader, asked.log_end, chunk)
+                self._report(follower.leader, requested.log_end, chunk)
             self._try_again(DISK_AGAIN_AFTER)
         except (FolkmootError, ValueError) as error:
             self.fail(f"it cannot follow its leader: {error}")
         else:
-            self._ask()
+            self._fetch_next()
 
     def _append(
         self, follower: FollowerState, result: ReplicaFetchResult, chunk: memoryview, now: Now
@@ -734,8 +734,8 @@ class Partition:
                 self.log.append_as_follower(chunk)
                 shared.flusher.appended(self.log, len(chunk), now)
                 if self._is_throttled:
-                    begun = max(shared.throttled_until, now.monotonic)
-                    shared.throttled_until = begun + len(chunk) / self.throttle
+                    start = max(shared.throttled_until, now.monotonic)
+                    shared.throttled_until = start + len(chunk) / self.throttle
         finally:  # what the leader has deleted makes room on a disk that is full
             self._learn(follower, result)
 
@@ -757,7 +757,7 @@ class Partition:
             self._judge_log()
 
     def _refused(
-        self, follower: FollowerState, asked: Position, result: ReplicaFetchResult
+        self, follower: FollowerState, requested: Position, result: ReplicaFetchResult
     ) -> None:
         """The leader is none any more, or not yet: ask it again soon.
 
@@ -767,7 +767,7 @@ class Partition:
         is_out_of_range = result.error == OffsetOutOfRange.code
         if is_out_of_range and follower.damaged_at is not None:
             follower.checked(NO_EPOCH, result.log_start)
-        elif is_out_of_range and result.log_start >= asked.log_end and not self._blocking:
+        elif is_out_of_range and result.log_start >= requested.log_end and not self._blocking:
             why = f"broker {follower.leader} has nothing before offset {result.log_start}"
             self._change_log(partial(self._begin_anew, follower, result.log_start, why))
             return
@@ -791,8 +791,8 @@ class Partition:
         finally:
             if not is_tried_again:  # a later cut may move this log's start back
                 self._delete_up_to = 0
-        self._is_whole()
-        self._ask(again=True)
+        self._allow_leading()
+        self._fetch_next(again=True)
 
     def _report(self, leader: int, offset: int, chunk: memoryview) -> None:
         """Have the leader check the first bad batch of what it sent from `offset` on."""
@@ -816,7 +816,7 @@ class Partition:
         if pause:
             self._try_again(pause)
         else:
-            self._ask()
+            self._fetch_next()
 
     async def _prepare(self) -> float:
         """Load what the first append of a life needs."""
@@ -954,15 +954,15 @@ class Partition:
         log, leader, damaged_at = self.log, self.leader, self.log.damaged_at
         log.is_lost = False
         if not damaged_at:
-            self._is_whole()
+            self._allow_leading()
         elif leader is not None and self._shared.staying.intersection(leader.others_in_sync):
             logger.warning("%s: damaged at offset %d, resigning", log.name, damaged_at[0])
             self.resign()
         elif leader is not None:  # a replica that has all of that may still join the ISR
             log.is_lost = leader.have_no_more(damaged_at[-1])
-        elif self._asked is not None and self._asked.log_end == log.log_end:
-            self._asked = None  # it asked from its end on
-            self._ask()
+        elif self._in_flight is not None and self._in_flight.log_end == log.log_end:
+            self._in_flight = None  # it asked from its end on
+            self._fetch_next()
         return bool(damaged_at)
 
     def _check(self, follower: FollowerState, chunk: memoryview) -> None:
@@ -988,7 +988,7 @@ class Partition:
             return
         if self.counted_end < self.log.log_end:
             self._flush()
-        self._carry_out(self.state.observed(self.found))
+        self._carry_out(self.state.observed(self.last_read))
 
     def _warn(self, error: Exception) -> None:
         if not self._shared.logs.room.is_missed(error):

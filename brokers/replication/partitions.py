@@ -44,9 +44,9 @@ class Partitions:
         self._own_nonce = ""
         self._logs = shared.logs
         self._partitions: dict[TopicIdPartition, Partition] = {}
-        self._being_made: dict[TopicIdPartition, tuple[TopicInfo, VersionedState | None]] = {}
+        self._creating: dict[TopicIdPartition, tuple[TopicInfo, VersionedState | None]] = {}
         """Partitions whose logs are being created, or are not idle, with what was read of them last."""
-        self._round: deque[Partition] = deque()
+        self._isr_checks: deque[Partition] = deque()
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
@@ -79,8 +79,8 @@ class Partitions:
             # Producers that wait for a replica which is gone do not wait for the next round.
             shared.staying.clear()
             shared.staying.update(staying)
-            self._round = deque(self._partitions.values())
-            shared.post(self._go_round)
+            self._isr_checks = deque(self._partitions.values())
+            shared.post(self._check_isrs)
         self.fetcher.brokers_are(live, found if found == self._own_nonce else "")
 
     def topic_is(
@@ -104,30 +104,30 @@ class Partitions:
             elif (log := self._logs.find(*key)) is not None and log.queue.is_idle:
                 self._begin(key, log, topic, found)
             else:
-                is_new = key not in self._being_made
-                self._being_made[key] = topic, found
+                is_new = key not in self._creating
+                self._creating[key] = topic, found
                 if is_new and log is not None:
-                    log.queue.add(self._begin_again(key, log))
+                    log.queue.add(self._begin_when_idle(key, log))
                 elif is_new:
                     self._create(name, key)
 
-    def topic_gone(self, topic_id: str) -> None:
+    def drop_topic(self, topic_id: str) -> None:
         """Close all partitions of a topic: it was deleted, or lost."""
-        for key in [*self._partitions, *self._being_made]:
+        for key in [*self._partitions, *self._creating]:
             if key.topic_id == topic_id:
                 self._drop(key)
 
     def _create(self, name: str, key: TopicIdPartition) -> None:
-        if key in self._being_made:
+        if key in self._creating:
             self.creation.when_created(name, *key, partial(self._created, name, key))
 
     def _created(self, name: str, key: TopicIdPartition, error: FolkmootError | None) -> None:
-        log, wanted = self._logs.find(*key), self._being_made.get(key)
+        log, wanted = self._logs.find(*key), self._creating.get(key)
         if wanted is None:
             if key not in self._partitions:  # it was moved away meanwhile
                 self._logs.delete_partition(*key)
         elif error is None and log is not None:
-            del self._being_made[key]
+            del self._creating[key]
             self._begin(key, log, *wanted)
         else:
             if not self._logs.room.is_missed(error):
@@ -147,14 +147,14 @@ class Partitions:
             self._logs.files.damaged.add(log.directory)
         partition.begin(topic, found)
 
-    async def _begin_again(self, key: TopicIdPartition, log: Log) -> None:
+    async def _begin_when_idle(self, key: TopicIdPartition, log: Log) -> None:
         """Begin once the operations of the log's former partition have ended: one may cut the log or begin
         it anew, and its result says whether the replica may lead."""
-        if self._logs.find(*key) is log and key in self._being_made:
-            self._begin(key, log, *self._being_made.pop(key))
+        if self._logs.find(*key) is log and key in self._creating:
+            self._begin(key, log, *self._creating.pop(key))
 
     def _drop(self, key: TopicIdPartition) -> None:
-        self._being_made.pop(key, None)
+        self._creating.pop(key, None)
         partition = self._partitions.pop(key, None)
         if partition is not None:
             partition.close()
@@ -178,7 +178,7 @@ class Partitions:
 
     # -- answers of leaders -------------------------------------------------------------------------
 
-    def turn(self, events: Mapping[Any, int], now: Now) -> None:
+    def replicate(self, events: Mapping[Any, int], now: Now) -> None:
         """Take what leaders have answered, and ask for more. A fault puts one partition out of use."""
         for topic_id, result, chunk in self.fetcher.receive(events, now):
             partition = self.find(topic_id, result.partition)
@@ -195,15 +195,15 @@ class Partitions:
 
     def task(self, now: Now) -> float:
         """Begin a round of ISR checks, and look after failed and damaged logs."""
-        is_between_rounds = not self._round
+        is_new_round = not self._isr_checks
         for partition in list(self._partitions.values()):
             if partition.log.failed is not None:
                 call_guarded(partition.log.name, partition.resign)
-            if is_between_rounds and partition.is_restless:
-                self._round.append(partition)
+            if is_new_round and partition.is_restless:
+                self._isr_checks.append(partition)
         self._look_after_damage()
-        if is_between_rounds:
-            self.shared.post(self._go_round)
+        if is_new_round:
+            self.shared.post(self._check_isrs)
         return LOOK_AFTER
 
     def _look_after_damage(self) -> None:
@@ -217,11 +217,11 @@ class Partitions:
             if call_guarded(directory.name, partition.look_after_damage) is not False:
                 damaged.add(directory)
 
-    def _go_round(self) -> None:
+    def _check_isrs(self) -> None:
         """Check the in-sync replicas of some partitions now, and of the others later."""
         try:
-            for _ in range(min(LOOKED_AT, len(self._round))):
-                self._round.popleft().look_after_isr()
+            for _ in range(min(LOOKED_AT, len(self._isr_checks))):
+                self._isr_checks.popleft().look_after_isr()
         finally:  # a fault of one partition does not end the round
-            if self._round:
-                self.shared.post(self._go_round)
+            if self._isr_checks:
+                self.shared.post(self._check_isrs)

@@ -150,7 +150,7 @@ class ReplicaState:
                 self.leader = lead(answer)
             return self.observed(answer)
         if isinstance(answer, Superseded):
-            return self.refused(answer.found)
+            return self.refused(answer.current)
         self.known = None
         return None
 
@@ -185,8 +185,8 @@ class ReplicaState:
             return None
         others = [each for each in state.isr if each != self.broker_id]
         is_alone = not others or (not state.active and self.registered.isdisjoint(others))
-        is_asked = state.unclean_epoch > state.leader_epoch  # to lead with what it has
-        if self.may_lead or (is_alone and (self.may_lead_alone or is_asked)):
+        is_unclean = state.unclean_epoch > state.leader_epoch  # to lead with what it has
+        if self.may_lead or (is_alone and (self.may_lead_alone or is_unclean)):
             return self._activation(known)
         if not (others or state.active):
             return None

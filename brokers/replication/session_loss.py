@@ -27,7 +27,7 @@ class SessionLoss:
     def __init__(self, partitions: Partitions, is_cut_off: Callable[[], bool]) -> None:
         self._partitions = partitions
         self._is_cut_off = is_cut_off
-        self._turn = 0
+        self._request_count = 0
         self._at_once = TOPICS_AT_ONCE
 
     def task(self, _now: Now) -> float:
@@ -38,10 +38,10 @@ class SessionLoss:
         others = sorted(partitions.live.keys() - {partitions.broker_id})
         topics = partitions.topics()
         if others and topics:
-            first = self._turn // len(others) * self._at_once % len(topics)
+            first = self._request_count // len(others) * self._at_once % len(topics)
             some = islice(cycle(topics), first, first + min(self._at_once, len(topics)))
-            broker = others[self._turn % len(others)]
-            self._turn += 1
+            broker = others[self._request_count % len(others)]
+            self._request_count += 1
             request = MetadataRequest([*some])
             partitions.fetcher.ask(broker, Api.METADATA, request, self._answered)
         return LOOK_AFTER

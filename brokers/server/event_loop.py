@@ -189,7 +189,7 @@ class EventLoop:
         self._step_ended("receiving")
         now = Now(time.monotonic(), time.time_ns() // 1_000_000)
         if self._fetcher.follows:
-            self._partitions.turn(events, now)
+            self._partitions.replicate(events, now)
             self._step_ended("followers' fetches")
         self._steps_until = time.monotonic() + TURN_TIME
         for message in messages:

@@ -500,14 +500,14 @@ class RequestHandlers:
         def deleted(error: FolkmootError | None) -> None:
             answer(error or (log.log_start,))
 
-        def answer(error: FolkmootError | None) -> None:
+        def after_deletion(error: FolkmootError | None) -> None:
             if error is not None:
                 deleted(error)
                 return
             partition.wake_all()  # followers have to learn where the log begins
             partition.when_deleted_before(offset, deleted)
 
-        self.retention.delete_records(log, offset, answer)
+        self.retention.delete_records(log, offset, after_deletion)
 
     def _describe_producer(
         self, deadline: float, entry: messages.DescribeProducersEntry, answer: _Answer

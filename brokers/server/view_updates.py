@@ -58,7 +58,7 @@ class ViewUpdates:
                 logs.keep(topic_id)
         for topic_id, deletion in deleted.items():
             logs.delete_later(topic_id, deletion)
-            post(partial(self._partitions.topic_gone, topic_id))
+            post(partial(self._partitions.drop_topic, topic_id))
         if not self._has_seen_view:
             self._has_seen_view = True
             logs.report_orphans({topic.topic_id for topic in view.topics.values()})
@@ -127,7 +127,7 @@ class ViewUpdates:
             self._metadata.out_of_use.discard(topic_id)
             return False
         self._metadata.out_of_use.add(topic_id)
-        self._partitions.topic_gone(topic_id)
+        self._partitions.drop_topic(topic_id)
         if self._logs.lose(topic_id):
             logger.error(
                 "topic %s comes back older from ZooKeeper (revision %d) than broker %d knows it (%d): was "
@@ -140,7 +140,7 @@ class ViewUpdates:
     def _lose_topic(self, topic_id: str, now: TopicInfo | None) -> None:
         """ZooKeeper lacks a topic that was not deleted: stop serving it, and keep its files. `now` is a later
         topic of that name."""
-        self._partitions.topic_gone(topic_id)
+        self._partitions.drop_topic(topic_id)
         name, count = self._logs.name_of(topic_id), self._logs.lose(topic_id)
         if count and now is None:
             logger.error(

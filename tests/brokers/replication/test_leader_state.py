@@ -176,7 +176,7 @@ def test_a_leader_takes_nothing_from_what_it_has_read_before_or_late() -> None:
             scene.leader.observed(old)
             scene.leader.answered(old)
             assert not scene.leader.resigned
-            assert (scene.leader.isr, scene.leader.found.partition_epoch) == ((1, 2), 4)
+            assert (scene.leader.isr, scene.leader.known.partition_epoch) == ((1, 2), 4)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_an_isr_that_somebody_else_has_written_counts() -> None:
     scene.leader.answered(Superseded(found))
     assert scene.leader.isr == (1, 3)
     assert scene.leader.maximal_isr == {1, 3}
-    assert scene.leader.found.partition_epoch == 6
+    assert scene.leader.known.partition_epoch == 6
     assert not scene.leader.resigned
 
 
@@ -328,7 +328,7 @@ def test_a_partition_is_at_rest_when_all_are_in_sync_and_lack_nothing() -> None:
     def at_rest(scene: Scene, acked: Iterable[int]) -> bool:
         for each in acked:
             scene.ack(each, scene.log_end)
-        return scene.leader.is_at_rest
+        return scene.leader.is_idle
 
     assert not at_rest(Scene(*ALL), (2,)), "3 has never fetched"
     assert at_rest(Scene(*ALL), (2, 3))
@@ -339,7 +339,7 @@ def test_a_partition_is_at_rest_when_all_are_in_sync_and_lack_nothing() -> None:
     assert not at_rest(scene, (2,))
     assert at_rest(scene, (3,))
     assert scene.propose(1, 2) == (1, 2)
-    assert not scene.leader.is_at_rest, "a write is under way"
+    assert not scene.leader.is_idle, "a write is under way"
 
 
 @pytest.mark.parametrize("refusal", ["out of range", "diverging"])

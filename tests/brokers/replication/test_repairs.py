@@ -626,7 +626,7 @@ def test_what_a_cut_says_of_a_log_is_not_taken_back_by_what_was_said_before(
     one.log.is_incomplete = True
     note_incomplete(one.log.directory)
     one.by_hand = True
-    one.replica.observe(one.replica.found)
+    one.replica.observe(one.replica.last_read)
     assert one.hands.keys()
     assert [one.log.is_incomplete] == [False]
     cluster.mend()

@@ -80,7 +80,7 @@ def test_who_is_designated_has_the_next_epoch_on_disk_before_it_writes_that_it_l
     assert not leads(replica)
     assert replica.activated(led(1, 5, version=11), lead) is None
     assert replica.leader is not None
-    assert replica.leader.found.partition_epoch == 11
+    assert replica.leader.known.partition_epoch == 11
 
 
 def test_an_activation_takes_brokers_that_are_not_registered_out_of_the_isr() -> None:

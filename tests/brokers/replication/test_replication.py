@@ -1805,7 +1805,7 @@ def test_a_log_that_has_grown_behind_where_it_was_to_begin_anew_stays(cluster: C
     while three.hands.keys()[:1] != ["log starts"]:
         three.hands.work()
         cluster.run()
-    assert (three.replica._asked, three.log.log_end) == (None, 2)
+    assert (three.replica._in_flight, three.log.log_end) == (None, 2)
     three.log.append_as_follower(memoryview(there))
     three.hands.work()
     assert three.log.log_end == 4
@@ -1819,7 +1819,7 @@ def answer(follower: Node, result: ReplicaFetchResult, chunk: bytes | memoryview
     """Have its leader answer the fetch that waits."""
     [number] = follower.wire._waiting
     follower.wire.reply(number, Response(ReplicaFetchResponse([result]), [chunk]))
-    follower.partitions.turn({}, follower.now)
+    follower.partitions.replicate({}, follower.now)
 
 
 def test_a_log_does_not_begin_anew_where_its_leaders_begins_before_or_did_when_it_ended_elsewhere(
@@ -1828,7 +1828,7 @@ def test_a_log_does_not_begin_anew_where_its_leaders_begins_before_or_did_when_i
     cluster.nodes[1].produce(b"a", b"b")
     cluster.run()
     three = cluster.nodes[3]
-    assert three.replica._asked == Position(1, 1, 2)
+    assert three.replica._in_flight == Position(1, 1, 2)
     three.by_hand = True
     code = OffsetOutOfRange.code
     for epoch, log_end, log_start in ((1, 2, 1), (1, 1, 2), (0, 2, 2)):
@@ -1838,7 +1838,7 @@ def test_a_log_does_not_begin_anew_where_its_leaders_begins_before_or_did_when_i
         answer(three, refused)
         assert not three.hands.jobs
         cluster.later(1.0)
-        assert three.replica._asked == Position(1, 1, 2), "it asks again"
+        assert three.replica._in_flight == Position(1, 1, 2), "it asks again"
     three.by_hand = False
 
 
@@ -2038,8 +2038,8 @@ def test_a_log_is_never_cut_below_what_is_committed_but_by_an_unclean_election(
     os.truncate(one.log.segments[0].path, 0)
     one.log.was_cut(1, 0, 0)  # a leader whose disk has lost all, and that has not noticed
     cluster.kill(3)
-    two.replica._asked = None
-    two.replica._ask()
+    two.replica._in_flight = None
+    two.replica._fetch_next()
     cluster.run()
     assert two.log.log_end == 2
     assert two.log.failed is not None
@@ -2400,11 +2400,11 @@ def test_an_answer_to_an_earlier_question_is_passed_over(
     cluster.nodes[1].produce(b"a")
     cluster.run()
     two = cluster.nodes[2]
-    assert two.replica._asked == Position(1, 1, 1)
+    assert two.replica._in_flight == Position(1, 1, 1)
     result = ReplicaFetchResult("t", 0, 0, "", epoch, log_end, -1, -1, 0, 1, True)
     chunk = read_now(two.log, 0, 1000, committed=False)
     answer(two, result, chunk)
-    assert two.replica._asked == Position(1, 1, 1), "the answer to that is still to come"
+    assert two.replica._in_flight == Position(1, 1, 1), "the answer to that is still to come"
     assert (two.log.failed, two.log.log_end) == (None, 1)
 
 
@@ -2435,7 +2435,7 @@ def test_an_answer_counts_though_its_position_is_about_to_be_named_again(cluster
     cluster.now += 0.02
     one.turn()  # which has the followers' requests of that high watermark answered
     one.turn()
-    two.replica._ask(again=True)
+    two.replica._fetch_next(again=True)
     cluster.run()
     cluster.later(1.0)
     assert two.log.high_watermark == 1

@@ -248,11 +248,11 @@ def _never_resign(patch: pytest.MonkeyPatch) -> None:
     """Rule 8: a refusal is the ISR's new state, whoever leads."""
 
     def adopt(self: LeaderState, found: VersionedState) -> None:
-        if found.partition_epoch > self.found.partition_epoch:
+        if found.partition_epoch > self.known.partition_epoch:
             state = replace(
                 found.state, leader=self.broker_id, leader_epoch=self.epoch, active=True
             )
-            self.found = replace(found, state=state)
+            self.known = replace(found, state=state)
 
     patch.setattr(LeaderState, "_adopt", adopt)
     _write_whatever_the_version(patch)
