@@ -103,7 +103,7 @@ def take_over(name: str, round_: int, attempt: str) -> Recipe[Takeover]:
                 f"producer {name} has tried round {round_} in all epochs up to {MAX_PRODUCER_EPOCH}"
             )
         else:
-            ids = yield from producer_ids.take(1)
+            ids = yield from producer_ids.allocate(1)
             taken = Takeover(ids.start, 0, round_, attempt)
         data = msgspec.json.encode(taken)
         try:

@@ -96,13 +96,13 @@ class Controller:
     # -- election ---------------------------------------------------------------------------------
 
     def _stand(self) -> Recipe[None]:
-        gone = partial(self._reader.ring, _CONTROLLER)
+        on_change = partial(self._reader.ring, _CONTROLLER)
         if self._me is not None:
-            found = yield from controllers.current(gone)
+            found = yield from controllers.current(on_change)
             if found != self._me:
                 raise Deposed(f"the controller's node is no longer ours: {found}")
             return
-        found = yield from controllers.elect(self._broker, self._nonce, gone)
+        found = yield from controllers.elect(self._broker, self._nonce, on_change)
         if found.nonce == self._nonce:
             logger.info("elected as the controller in epoch %d", found.epoch)
             self._me = found
@@ -115,12 +115,12 @@ class Controller:
     def _decide(self, now: float) -> list[Recipe[None]]:
         if self._me is None:
             return []
-        self._take_over(now)
+        self._pass_on_changes(now)
         due = self._history.take(now) if self._history.due <= now else []
         recorded = [events.record(due)] if due else []
         return [*self._writes(self._me, now), *recorded]
 
-    def _take_over(self, now: float) -> None:
+    def _pass_on_changes(self, now: float) -> None:
         """Pass on what was read."""
         reader, leadership = self._reader, self._leadership
         changed, reader.changed = reader.changed, {}
@@ -134,8 +134,8 @@ class Controller:
         for each in changed:
             if not isinstance(each, TopicIdPartition):
                 continue
-            if each in reader.illegible:
-                leadership.state_is_illegible(each)
+            if each in reader.malformed:
+                leadership.state_is_malformed(each)
             else:
                 leadership.state_is(each, reader.states.get(each))
 
@@ -172,7 +172,7 @@ class Controller:
             if isinstance(now, VersionedState):
                 self._leadership.state_is(partition, now)
             else:
-                self._reader.note(partition)  # gone or illegible
+                self._reader.note(partition)  # gone or malformed
         logger.info("wrote the states of %d partitions", len(writes))
 
     def _without_lost(
@@ -190,13 +190,13 @@ class Controller:
                     "leader until `folkmoot topic restore` puts them back",
                     topic_id,
                 )
-        kept = {}
+        remaining = {}
         for each, write in writes.items():
             if each.topic_id in lost and write.stands_on == MISSING:
-                self._leadership.state_is_illegible(each)
+                self._leadership.state_is_malformed(each)
             else:
-                kept[each] = write
-        return kept
+                remaining[each] = write
+        return remaining
 
     def _end(
         self,

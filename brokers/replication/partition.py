@@ -30,7 +30,7 @@ from folkmoot.brokers.storage.recovery import (
     note_incomplete,
     save_log_start,
 )
-from folkmoot.brokers.storage.retention import Done
+from folkmoot.brokers.storage.retention import Callback
 from folkmoot.coordination.partition_states import (
     Answer,
     StateWrite,
@@ -82,7 +82,7 @@ _Change = Callable[[], Coroutine[Pending[Any], None, float]]
 
 
 class WaitingProduce(NamedTuple):
-    """Batches that end at offset `end`: `done` is called when they are committed, or never will be.
+    """Batches that end at offset `end`: `callback` is called when they are committed, or never will be.
 
     Consumers can read `size` bytes more by then; `deadline` is in the event loop's clock.
     """
@@ -90,15 +90,15 @@ class WaitingProduce(NamedTuple):
     end: int
     size: int
     deadline: float
-    done: Done
+    callback: Callback
 
 
 class _Deletion(NamedTuple):
-    """`done` is called when no in-sync replica has records before `offset`, or at `deadline`."""
+    """`callback` is called when no in-sync replica has records before `offset`, or at `deadline`."""
 
     offset: int
     deadline: float
-    done: Done
+    callback: Callback
 
 
 class Session:
@@ -424,10 +424,10 @@ class Partition:
             now=self._shared.clock(),
         )
 
-    def _write(self, write: StateWrite, done: Callable[[Answer | None], None]) -> None:
+    def _write(self, write: StateWrite, callback: Callable[[Answer | None], None]) -> None:
         def answered(answers: Mapping[TopicIdPartition, Answer] | None) -> None:
             self._shared.counters.unknown_outcomes += answers is None
-            done(None if answers is None else answers.get(self.id))
+            callback(None if answers is None else answers.get(self.id))
 
         self._shared.write_states({self.id: write}, answered)
 
@@ -473,7 +473,7 @@ class Partition:
         while self._produces and self._produces[0].end <= end:
             produce = self._produces.popleft()
             size += produce.size
-            produce.done(None)
+            produce.callback(None)
         for session in self.sessions:
             session.committed(self, size)
 
@@ -515,7 +515,7 @@ class Partition:
         """Answer all waiting produces: their batches may be committed later, or never."""
         waiting, self._produces = self._produces, deque()
         for produce in waiting:
-            produce.done(error)
+            produce.callback(error)
 
     # -- producers ----------------------------------------------------------------------------------
 
@@ -537,7 +537,7 @@ class Partition:
         self.advance(size if was_committed else 0)
 
     def wait(self, produce: WaitingProduce) -> None:
-        """Call `produce.done` when the log is committed up to its end, never will be, or time is up."""
+        """Call `produce.callback` when the log is committed up to its end, never will be, or time is up."""
         self._produces.append(produce)
         self._expire_at(produce.deadline)
 
@@ -563,7 +563,7 @@ class Partition:
                 f"{self.log.name}: the batch was appended, and not committed in time: it may be "
                 f"later{missing}"
             )
-            call_guarded(self.log.name, produce.done, error)
+            call_guarded(self.log.name, produce.callback, error)
 
     # -- followers, where this broker leads ---------------------------------------------------------
 
@@ -608,12 +608,12 @@ class Partition:
             raise OffsetNotAvailable(f"{self.log.name} has a new leader: ask again")
         return self.log.high_watermark
 
-    def when_deleted_before(self, offset: int, done: Done) -> None:
-        """Call `done` when all that this log has deleted before `offset` is deleted on each replica that may
-        lead next."""
+    def when_deleted_before(self, offset: int, callback: Callback) -> None:
+        """Call `callback` when all that this log has deleted before `offset` is deleted on each replica
+        that may lead next."""
         if self.leader is not None:
             self.leader.deleted_before = max(self.leader.deleted_before, offset)
-        self._deletions.append(_Deletion(offset, self._shared.clock() + DELETED_WITHIN, done))
+        self._deletions.append(_Deletion(offset, self._shared.clock() + DELETED_WITHIN, callback))
         self.is_restless = True
         self._answer_deletions()
 
@@ -621,12 +621,14 @@ class Partition:
         waiting, self._deletions = self._deletions, []
         for deletion in waiting:
             if self.leader is None:
-                deletion.done(NotLeader(f"{self.log.name} is not led here any more"))
+                deletion.callback(NotLeader(f"{self.log.name} is not led here any more"))
             elif self.leader.have_deleted_before(deletion.offset):
-                deletion.done(None)
+                deletion.callback(None)
             elif self._shared.clock() >= deletion.deadline:
                 name = self.log.name
-                deletion.done(RequestTimeout(f"{name}: a replica has not deleted the records yet"))
+                deletion.callback(
+                    RequestTimeout(f"{name}: a replica has not deleted the records yet")
+                )
             else:
                 self._deletions.append(deletion)
 

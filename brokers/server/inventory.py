@@ -105,5 +105,5 @@ def _log_end(directory: Path, point: RecoveryPoint | None) -> tuple[int, int]:
             last_epoch = max(last_epoch, batch[0].leader_epoch)
             log_end = max(log_end, batch[0].next_offset)
     # Records after the end were cut or lost, though the table of epochs still has them.
-    whole = (epoch for epoch, offset in starts if offset < log_end)
-    return max(last_epoch, *whole, NO_EPOCH), log_end
+    remaining = (epoch for epoch, offset in starts if offset < log_end)
+    return max(last_epoch, *remaining, NO_EPOCH), log_end

@@ -148,7 +148,7 @@ class ClusterChange:
     """Topics that were read, by name; None: it is gone."""
     states: Mapping[TopicIdPartition, VersionedState | None] = field(default_factory=dict)
     """States that were read; None: it is gone."""
-    whole: ClusterView | None = None
+    full_view: ClusterView | None = None
     """The whole cluster, in place of `brokers`, `topics` and `states`: the first change of a session."""
     deleted: Mapping[str, Deletion] = field(default_factory=dict)
     """The deletions that this broker has to carry out, by the topic's id."""

@@ -27,12 +27,12 @@ class ProducerIds:
     Owner: the event loop.
     """
 
-    def __init__(self, submit: Submit, take: Callable[[int], range]) -> None:
-        """`take` takes that many ids from ZooKeeper, on any thread. Raises FolkmootError."""
+    def __init__(self, submit: Submit, allocate: Callable[[int], range]) -> None:
+        """`allocate` takes that many ids from ZooKeeper, on any thread. Raises FolkmootError."""
         self._submit = submit
-        self._take = take
+        self._allocate = allocate
         self._left: deque[int] = deque()
-        self._taking = False
+        self._is_refilling = False
         self._trouble = _ASKING
 
     def next(self) -> int:
@@ -44,12 +44,12 @@ class ProducerIds:
 
     def refill(self) -> None:
         """Take another block, unless there is enough or one is being taken."""
-        if not self._taking and len(self._left) <= BLOCK // 2:
-            self._taking = True
-            self._submit(Lane.ZOOKEEPER, partial(self._take, BLOCK), self._taken)
+        if not self._is_refilling and len(self._left) <= BLOCK // 2:
+            self._is_refilling = True
+            self._submit(Lane.ZOOKEEPER, partial(self._allocate, BLOCK), self._add_block)
 
-    def _taken(self, result: range | Exception) -> None:
-        self._taking = False
+    def _add_block(self, result: range | Exception) -> None:
+        self._is_refilling = False
         if isinstance(result, Exception):
             if self._trouble != str(result):
                 self._trouble = str(result)

@@ -82,7 +82,7 @@ _NUMBERS_OF_FAILED: Final[dict[type[Any], tuple[int, ...]]] = {
 }
 
 
-class _Read(NamedTuple):
+class _FetchOutcome(NamedTuple):
     """The answer to a fetch's entries, and their partitions."""
 
     results: list[messages.FetchResult]
@@ -168,8 +168,8 @@ class RequestHandlers:
         while todo:
             cold: dict[Hashable, Job] = {}
             again: list[tuple[Hashable, Callable[[], None]]] = []
-            for place, (key, work) in enumerate(todo[:PREPARED_AT_ONCE]):
-                if place:
+            for index, (key, work) in enumerate(todo[:PREPARED_AT_ONCE]):
+                if index:
                     yield None
                 try:
                     if key not in cold:
@@ -242,8 +242,8 @@ class RequestHandlers:
             before = log.log_end
             batches = [produce.payloads[number] for number in numbers]
             refusals = {
-                place: produce.refusals[number]
-                for place, number in enumerate(numbers)
+                index: produce.refusals[number]
+                for index, number in enumerate(numbers)
                 if number in produce.refusals
             }
             outcomes = log.append_as_leader(batches, now.wall, log.leader_epoch, refusals)
@@ -278,8 +278,8 @@ class RequestHandlers:
                 None
             )  # acks=1 keeps nothing here: the high watermark may stand for a long time
             return
-        deadline, done = now.monotonic + body.timeout, produce.delayed.later(committed)
-        partition.wait(WaitingProduce(log.log_end, size, deadline, done))
+        deadline, callback = now.monotonic + body.timeout, produce.delayed.later(committed)
+        partition.wait(WaitingProduce(log.log_end, size, deadline, callback))
 
     def _fail(self, produce: _Produce, numbers: Sequence[int], error: FolkmootError) -> None:
         for number in numbers:
@@ -298,12 +298,12 @@ class RequestHandlers:
         if body.after is None:
             session = ConsumerSession(self.purgatory, request.peer, now.monotonic)
         else:
-            kept = self.sessions.resume(request.peer, body.after)
-            if kept is None:
+            cached = self.sessions.resume(request.peer, body.after)
+            if cached is None:
                 raise UnknownFetch(
                     f"fetch {body.after} is not kept here: name all partitions again"
                 )
-            session = kept
+            session = cached
         return self._serve_fetch(session, request, now, body.entries)
 
     def _complete_fetch(
@@ -347,13 +347,16 @@ class RequestHandlers:
                 session.delay(request, deadline, partial(self._complete_fetch, session))
                 return None
             session.forget(*read.answered)
-            kept = bool(body.keep and session.entries) and now.monotonic - session.begun < KEEP_FOR
-            if kept:
+            is_cached = (
+                bool(body.keep and session.entries)
+                and now.monotonic - session.created_at < KEEP_FOR
+            )
+            if is_cached:
                 forget_at = now.monotonic + FORGET_AFTER
-                kept = self.sessions.keep(session, request.correlation_id, forget_at)
+                is_cached = self.sessions.keep(session, request.correlation_id, forget_at)
             else:
                 self.sessions.release(session)
-            return Response(messages.FetchResponse(read.results, kept), read.chunks)
+            return Response(messages.FetchResponse(read.results, is_cached), read.chunks)
         except BaseException:
             self.sessions.release(session)
             raise
@@ -363,7 +366,7 @@ class RequestHandlers:
         body: messages.FetchRequest,
         session: ConsumerSession,
         entries: Sequence[messages.FetchEntry],
-    ) -> _Read:
+    ) -> _FetchOutcome:
         """Read until the room is used up; the other entries then count as changed. The session watches all
         that can be read here."""
         room = min(body.max_bytes, messages.MAX_FETCH_BYTES)
@@ -416,7 +419,7 @@ class RequestHandlers:
             results.append(messages.FetchResult(*result, leader, *diverging))
             chunks.append(chunk)
             found += len(chunk)
-        return _Read(results, chunks, answered, failed, preparing)
+        return _FetchOutcome(results, chunks, answered, failed, preparing)
 
     def _begin(self, partition: Partition, job: SharedJob) -> None:
         """Begin a job that a read waits for; its end wakes the partition's sessions."""

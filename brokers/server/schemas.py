@@ -43,7 +43,7 @@ class _Subject:
         self.ids: frozenset[int] = frozenset()
         self.error: Exception | None = None
 
-    def take(self, _job: Any, found: frozenset[int] | Exception) -> None:
+    def update(self, _job: Any, found: frozenset[int] | Exception) -> None:
         """Take in the outcome of a read."""
         if isinstance(found, Exception):
             self.error = found
@@ -99,7 +99,7 @@ class Schemas:
 
     def _refreshed(self, subject: _Subject, found: frozenset[int] | Exception) -> None:
         log_failure("schema ids", found)
-        subject.take(None, found)
+        subject.update(None, found)
         if isinstance(found, Exception):  # other reads are likely to fail too: wait for `task`
             self._changed.add(subject.name)
             self._is_refreshing = False

@@ -31,7 +31,7 @@ FLUSHES_AT_ONCE: Final = 128
 _TICK = 0.1
 _BUSY = 0.02
 
-Done = Callable[[FolkmootError | None], None]
+Callback = Callable[[FolkmootError | None], None]
 Noted = Callable[[Exception | None], None]
 
 
@@ -63,7 +63,7 @@ class Flusher:
         """Ends the broker: what the disk holds is not known any more."""
         self.durations = Histogram()
         """Seconds of single flushes."""
-        self._waiting: dict[Log, dict[Done, None]] = {}
+        self._waiting: dict[Log, dict[Callback, None]] = {}
         """Callbacks of the next flush of each log."""
         self._due: dict[Log, float] = {}
         """When to flush logs with a `flush_interval`."""
@@ -89,16 +89,16 @@ class Flusher:
             # A checkpoint comes before a longer one, which would stay when the topic asks for less.
             self._due[log] = now.monotonic + min(interval, CHECKPOINT_INTERVAL)
 
-    def flush(self, log: Log, done: Done = lambda error: None) -> None:
-        """Put on disk what the log has now, then call `done` with the error, if any.
+    def flush(self, log: Log, callback: Callback = lambda error: None) -> None:
+        """Put on disk what the log has now, then call `callback` with the error, if any.
 
-        The same `done` is called once, however often it is passed until then."""
+        The same `callback` is called once, however often it is passed until then."""
         waiting = self._waiting.get(log)
         if waiting is None:
-            self._waiting[log] = {done: None}
+            self._waiting[log] = {callback: None}
             log.queue.add(self._flush(log))
         else:
-            waiting[done] = None
+            waiting[callback] = None
 
     def task(self, now: Now) -> float:
         """Begin the flushes that are due; → seconds until the next call."""
@@ -155,8 +155,8 @@ class Flusher:
                 if not self._logs.room.is_missed(error):
                     logger.warning("%s: not flushed: %s", log.name, error)
                 self._logs.dirty[log] = None
-        for done in waiting:
-            call_guarded(log.name, done, failure)
+        for callback in waiting:
+            call_guarded(log.name, callback, failure)
 
     async def put_on_disk(self, log: Log) -> None:
         """Within an operation on the log: return when all that it has now is on disk.
@@ -208,12 +208,12 @@ class Flusher:
 
     # -- notes --------------------------------------------------------------------------------------
 
-    def note(self, done: Noted = lambda outcome: None) -> None:
-        """Put the notes on disk as they are now, then call `done` with the error, if any.
+    def note(self, callback: Noted = lambda outcome: None) -> None:
+        """Put the notes on disk as they are now, then call `callback` with the error, if any.
 
         Calls during a write share the next one.
         """
-        self._unnoted.append(done)
+        self._unnoted.append(callback)
         if self._notes.is_idle:
             self._notes.add(self._write_all_notes())
 
@@ -230,7 +230,7 @@ class Flusher:
             call_guarded(NOTES_FILE, logs.are_noted, notes)
         elif not logs.room.is_missed(error):
             logger.error("%s: %s could not be written: %s", logs.data, NOTES_FILE, error)
-        for done in waiting:
-            call_guarded(NOTES_FILE, done, error)
+        for callback in waiting:
+            call_guarded(NOTES_FILE, callback, error)
         if isinstance(error, OSError) and error.errno in (errno.EIO, errno.EROFS):
             self.disk_failed(DiskFailed(f"{NOTES_FILE} could not be written: {error}"))

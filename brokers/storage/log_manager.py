@@ -741,8 +741,8 @@ def _flush_side_by_side(logs: Iterable[Log]) -> None:
     ended: SimpleQueue[Callable[[], None]] = SimpleQueue()
     with ThreadPoolExecutor(CLOSING_THREADS, "closing") as pool:
 
-        def run_job(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-            pool.submit(lambda: ended.put(partial(done, result_of(work))))
+        def run_job(work: Callable[[], Any], callback: Callable[[Any], None]) -> None:
+            pool.submit(lambda: ended.put(partial(callback, result_of(work))))
 
         while some := list(islice(waiting, CLOSED_AT_ONCE)):
             for log in some:

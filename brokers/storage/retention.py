@@ -29,7 +29,7 @@ LOGS_AT_ONCE: Final = 10
 MOST_WAITING: Final = 50_000
 _MORE = 0.01
 
-Done = Callable[[FolkmootError | None], None]
+Callback = Callable[[FolkmootError | None], None]
 
 
 def last_append(segments: Sequence[Segment], now: int) -> int | None:
@@ -149,27 +149,27 @@ class Retention:
 
     # -- by offset ----------------------------------------------------------------------------------
 
-    def delete_records(self, log: Log, offset: int, done: Done) -> None:
+    def delete_records(self, log: Log, offset: int, callback: Callback) -> None:
         """Delete all records of `log` before `offset`, which is at most its end.
 
-        `done` is called once, with the error, if any. Raises Overloaded.
+        `callback` is called once, with the error, if any. Raises Overloaded.
         """
         if offset <= log.deleted_before:  # not `log_start`: a crash may set that back
-            done(None)
+            callback(None)
             return
         if self._count >= MOST_WAITING:
             raise Overloaded("too many partitions wait for records to be deleted: retry later")
         self._count += 1
-        log.queue.add(self._delete(log, offset, done))
+        log.queue.add(self._delete(log, offset, callback))
 
-    async def _delete(self, log: Log, offset: int, done: Done) -> None:
+    async def _delete(self, log: Log, offset: int, callback: Callback) -> None:
         failure: FolkmootError | None = None
         try:
             await self.delete_before(log, offset)
         except FolkmootError as error:
             failure = error if log.is_open else _why_closed(log)
         self._count -= 1
-        done(failure)
+        callback(failure)
 
     async def delete_before(self, log: Log, offset: int) -> None:
         """Within an operation on the log: delete its records before `offset`, durably.

@@ -161,7 +161,7 @@ def restore_cluster(cluster: Cluster, paths: tuple[Path, ...], without: tuple[in
     try:
         execute(session, layout.take_back(found[0].cluster), timeout)
         above = max(each.producer_id for each in found) + 1
-        execute(session, producer_ids.take(0, above), timeout)
+        execute(session, producer_ids.allocate(0, above), timeout)
         seen = max(each.schema_id for each in found)
         execute(session, registering.note_seen(seen), timeout)
         for each in found:

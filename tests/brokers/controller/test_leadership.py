@@ -153,7 +153,7 @@ def test_a_state_that_somebody_else_wrote_is_judged_anew() -> None:
 
 def test_nothing_is_decided_about_an_illegible_state() -> None:
     known = Known([1, 2, 3], [1, 2, 3], alive=(2, 3))
-    known.leadership.state_is_illegible(P0)
+    known.leadership.state_is_malformed(P0)
     assert known.write().keys() == {P1}
     known.state(P0, led_by(1, 1, 2, 3))
     assert known.write().keys() == {P0}

@@ -276,7 +276,7 @@ class Cluster:
                 brokers=live,
                 topics={"t": topic},
                 states=states,
-                whole=ClusterView(live, {"t": topic}, states) if settled else None,
+                full_view=ClusterView(live, {"t": topic}, states) if settled else None,
                 is_settled=settled,
                 is_registered=registered,
             )

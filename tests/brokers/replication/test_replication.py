@@ -671,7 +671,7 @@ def test_the_epochs_of_all_partitions_of_a_turn_are_put_on_disk_by_two_writes(
     topic = TopicInfo(TOPIC_ID, [[1, 2]] * 20)
     state = VersionedState(PartitionState(2, 2, (1, 2), 1, active=True), 2)
     states = {TopicIdPartition(TOPIC_ID, number): state for number in range(20)}
-    change = ClusterChange(whole=ClusterView({}, {"t": topic}, states), is_registered=True)
+    change = ClusterChange(full_view=ClusterView({}, {"t": topic}, states), is_registered=True)
     with LogManager(tmp_path, 1, LogConfig(), submit=hands.submit) as logs:
         handlers = make_handlers(logs, submit=hands.submit)
         for number in range(20):
@@ -794,7 +794,7 @@ def test_an_isr_change_whose_outcome_is_not_known_is_not_settled_by_what_was_rea
     whole = ClusterView(cluster.registrations, {**others, "t": cluster.topic}, states)
     steps: deque[Callable[[], None]] = deque()
     one.handlers.updates.show(
-        ClusterChange(whole=whole, is_settled=True, is_registered=True), steps.append
+        ClusterChange(full_view=whole, is_settled=True, is_registered=True), steps.append
     )
     assert steps, "t is still to come"
     cluster.lose_answers = True

@@ -524,19 +524,21 @@ def test_many_requests_of_many_entries_hold_up_the_next_messages_for_a_moment_on
         ]
         if begins:
             queue = iter(work)
-            monkeypatch.setattr(loop, "_take", lambda message, now: loop._advance(*next(queue)))
+            monkeypatch.setattr(
+                loop, "_handle_message", lambda message, now: loop._advance(*next(queue))
+            )
             messages = [Message(b"", [])] * requests
             monkeypatch.setattr(served.socket, "receive", lambda limit: messages)
         else:
             loop._unfinished.extend((*each, None) for each in work)
             loop._held.update((request.peer, (request, deque())) for request, _ in work)
-        loop._turn()
+        loop._run_once()
         assert len(order) < (requests if begins else 0) + 20, "all but a few gave way"
         monkeypatch.setattr(served.socket, "receive", lambda limit: [])
         monkeypatch.setattr(loop, "_conclude", lambda request, outcome: None)
         turns = 1
         while loop._unfinished:
-            loop._turn()
+            loop._run_once()
             turns += 1
         assert len(order) == requests * steps_each, "none is forgotten"
         assert turns > 10

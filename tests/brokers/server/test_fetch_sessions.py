@@ -204,7 +204,7 @@ def test_the_next_fetch_names_only_what_has_changed(bench: Bench) -> None:
     bench.append(2, ONE)
     (answer,) = bench.woken()
     assert (partitions(answer), answer.body.kept) == ([2], True)
-    ((_, kept),) = bench.handlers.sessions._kept.values()
+    ((_, kept),) = bench.handlers.sessions._cached.values()
     assert (len(kept.entries), kept.changed) == (PARTITIONS - 1, {})
     bench.waits(fetch(out_of(2, offset=1), max_wait=2.0, keep=True, after=bench.number))
     bench.append(4, ONE)

@@ -141,7 +141,7 @@ def test_ten_thousand_topics_are_taken_over_in_steps_of_bounded_size(
         configured: list[str] = []
         monkeypatch.setattr(logs, "configure", lambda name, *_: configured.append(name))
         deleted = {"id-gone": Deletion("gone", 0.0, "", (ME,))}
-        handlers.updates.show(ClusterChange(whole=view, deleted=deleted), posted.append)
+        handlers.updates.show(ClusterChange(full_view=view, deleted=deleted), posted.append)
         largest = len(configured)
         while posted:
             before = len(configured)
@@ -166,7 +166,7 @@ def test_a_topic_of_ten_thousand_partitions_is_taken_over_in_steps_of_bounded_si
         handlers = make_handlers(logs)
         monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
-        first = ClusterChange(whole=ClusterView(BROKERS, topics), is_registered=True)
+        first = ClusterChange(full_view=ClusterView(BROKERS, topics), is_registered=True)
         handlers.updates.show(first, posted.append)
         second = ClusterChange(
             brokers=BROKERS,
@@ -202,7 +202,7 @@ def test_that_a_view_is_settled_holds_for_all_of_its_topics_though_another_comes
         monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
         whole = ClusterView(BROKERS, topics, states)
-        first = ClusterChange(whole=whole, is_settled=True, is_registered=True)
+        first = ClusterChange(full_view=whole, is_settled=True, is_registered=True)
         handlers.updates.show(first, posted.append)
         moved = {each: VersionedState(state.state, 3) for each in states}
         handlers.updates.show(ClusterChange(brokers=BROKERS, states=moved), posted.append)
@@ -227,7 +227,7 @@ def test_what_cannot_be_taken_over_of_one_topic_holds_up_no_other(
         monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
         whole = ClusterView(BROKERS, topics)
-        handlers.updates.show(ClusterChange(whole=whole, is_registered=True), posted.append)
+        handlers.updates.show(ClusterChange(full_view=whole, is_registered=True), posted.append)
         while posted:
             posted.popleft()()
     assert taken == {"a": list(range(1_000)), "b": [], "c": list(range(1_000))}
@@ -249,7 +249,7 @@ def test_a_topic_that_is_set_back_between_two_steps_is_taken_out_of_use(
         handlers = make_handlers(logs)
         monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
-        first = ClusterChange(whole=ClusterView(BROKERS, {"wide": wide}), is_registered=True)
+        first = ClusterChange(full_view=ClusterView(BROKERS, {"wide": wide}), is_registered=True)
         handlers.updates.show(first, posted.append)
         narrow = msgspec.structs.replace(wide, partitions=[[OTHER]] * 700, revision=1)
         back = ClusterChange(brokers=BROKERS, topics={"wide": narrow}, is_registered=True)
@@ -287,7 +287,7 @@ def test_a_changed_state_costs_that_one_partition_however_many_its_topic_has(
         monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
         posted: deque[Callable[[], None]] = deque()
         whole = ClusterView(BROKERS, topics)
-        handlers.updates.show(ClusterChange(whole=whole, is_registered=True), posted.append)
+        handlers.updates.show(ClusterChange(full_view=whole, is_registered=True), posted.append)
         while posted:
             posted.popleft()()
         taken.clear()
