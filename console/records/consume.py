@@ -331,4 +331,4 @@ class _Reading:
         me = assignee(health.member)
         with self.cluster.session() as session:
             plan = execute(session, planning.get(self.group or ""), self.cluster.timeout).plan
-        return me in plan.members and not plan.share(me)
+        return me in plan.members and not plan.partitions_of(me)

@@ -109,7 +109,7 @@ def _began_with(current: Plan, topics: Mapping[str, TopicBasis]) -> dict[str, To
 
 
 def _subscribed(current: Plan, members: Iterable[MemberInfo]) -> tuple[str, ...]:
-    wishes = dict.fromkeys(wish for each in members for wish in each.wishes)
+    wishes = dict.fromkeys(wish for each in members for wish in each.subscriptions)
     remembered = (each for each in current.subscribed if each not in wishes)
     return (*wishes, *islice(remembered, MOST_REMEMBERED))
 

@@ -334,7 +334,7 @@ class GroupMember:
             case Source.MEMBERS, tuple(names):
                 self._saw_members(names, watched)
             case Source.PLAN, VersionedPlan() as found:
-                if self.plan is not NO_PLAN and found.made != self.plan.made:
+                if self.plan is not NO_PLAN and found.created != self.plan.created:
                     self._removed("the group's plan was removed")
                 elif found.version > self.plan.version:
                     self._adopt(found, self._now)
@@ -377,7 +377,7 @@ class GroupMember:
             self._read(Source.MEMBERS)
         self._plan_trouble = ""
         assignee = membership.assignee(self.name)
-        self._mine = plan.share(assignee)
+        self._mine = plan.partitions_of(assignee)
         wanted = plan.subscriptions.get(assignee)
         self.missing = () if wanted is None else wanted.unmet_by(plan.topics)
         self.owned.keep(self._mine, is_next, now)

@@ -24,7 +24,7 @@ from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
 from folkmoot.coordination.zookeeper.recipes import Malformed, check_foreseen, ensure, get_node
 
 TELL_FROM: Final = 100
-"""In larger groups the members whose share a plan changes hear of it first."""
+"""In larger groups the members whose assignment a plan changes hear of it first."""
 MOST_RUNG: Final = 50
 """Unless more members than this are concerned."""
 
@@ -32,17 +32,17 @@ MOST_RUNG: Final = 50
 class VersionedPlan(msgspec.Struct, frozen=True):
     """The plan and its node's version, which every claim made under it checks.
 
-    `made` is the transaction (czxid) that created the node: versions repeat after a group was deleted.
+    `created` is the transaction (czxid) that created the node: versions repeat after a group was deleted.
     """
 
     plan: Plan
     version: int
-    made: int = 0
+    created: int = 0
 
     @property
     def identity(self) -> tuple[int, int]:
         """Unique among all plans of groups with this name."""
-        return self.made, self.version
+        return self.created, self.version
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True):
@@ -146,7 +146,7 @@ def write(
 
 
 def _ring(group: str, planner: str, snapshot: GroupSnapshot, plan: Plan) -> Recipe[list[zk.Write]]:
-    """Return writes that change nothing, but fire the watches of members whose share changes.
+    """Return writes that change nothing, but fire the watches of members whose assignment changes.
 
     Only in large groups, whose other members read the plan a little later (member_state.py).
     """
