@@ -11,12 +11,12 @@ from uuid import uuid4
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
 from folkmoot.coordination.producer_takeovers import (
-    Begin,
-    Begun,
-    begin,
-    begin_again,
-    begun_by_others,
-    take_over,
+    PartitionStart,
+    TopicStart,
+    claim_name,
+    find_other_attempts,
+    forget_starts,
+    note_starts,
 )
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Connect
@@ -39,15 +39,15 @@ class Attempt:
         self._name = name
         self._id = uuid4().hex
         self._finder = finder
-        self.taken = ask(finder, partial(take_over, name, round_, self._id))
+        self.taken = ask(finder, partial(claim_name, name, round_, self._id))
 
-    def begin_in(self, topic_id: str, here: list[Begin]) -> Begun:
+    def begin_in(self, topic_id: str, here: list[PartitionStart]) -> TopicStart:
         """Note where the round begins in a topic's partitions; returns what an earlier attempt has noted."""
-        return ask(self._finder, partial(begin, self._name, self._id, topic_id, here))
+        return ask(self._finder, partial(note_starts, self._name, self._id, topic_id, here))
 
     def begin_again(self) -> None:
         """Let the round begin behind all that was written of it."""
-        ask(self._finder, partial(begin_again, self._name, self._id))
+        ask(self._finder, partial(forget_starts, self._name, self._id))
 
 
 def check_tasks(
@@ -61,7 +61,7 @@ def check_tasks(
     """
     finder = ZooKeeperDiscovery(connector(zookeeper), SESSION_TIMEOUT, listener)
     with closing(finder):
-        others = ask(finder, partial(begun_by_others, prefix, round_, tasks))
+        others = ask(finder, partial(find_other_attempts, prefix, round_, tasks))
         if not others:
             return
         changed = RowsChanged(
@@ -71,7 +71,7 @@ def check_tasks(
         log.warning("%s", changed)
         for name, attempt in others.items():
             with suppress(ProducerFenced):  # it still runs: the next attempt finds it once more
-                ask(finder, partial(begin_again, name, attempt))
+                ask(finder, partial(forget_starts, name, attempt))
     raise changed
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
-from folkmoot.coordination.producer_takeovers import Begin
+from folkmoot.coordination.producer_takeovers import PartitionStart
 from folkmoot.coordination.zookeeper.session import Connect
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.idempotence import Identity
@@ -176,7 +176,7 @@ class IdempotentBatchWriter:
             return _Topic(partitions, Placement(topic, self._name, partitions))
         noted = self._attempt.taken.topics.get(self._cluster.topic_id(topic) or "")
         if noted is not None:
-            partitions = max(partitions, len(noted.begins))
+            partitions = max(partitions, len(noted.starts))
         written, placed = self._continue(topic, range(partitions))
         return _Topic(partitions, Placement(topic, self._name, placed), written)
 
@@ -218,14 +218,14 @@ class IdempotentBatchWriter:
         states = written_rows.describe_producer(
             self._cluster, topic, partitions.stop, taken.producer_id, PATIENCE
         )
-        here = [Begin(each.next_sequence, each.log_end) for each in states]
+        here = [PartitionStart(each.next_sequence, each.log_end) for each in states]
         noted = self._attempt.begin_in(self._cluster.topic_id(topic) or "", here)
         found: dict[int, WrittenRows] = {}
         places: dict[TopicPartition, Identity] = {}
         for number in partitions:
             partition, state = TopicPartition(topic, number), states[number]
             places[partition] = Identity(taken.producer_id, taken.epoch, state.next_sequence)
-            written = self._written(partition, state, noted.begins[number])
+            written = self._written(partition, state, noted.starts[number])
             if written is not None and not written.is_whole:
                 raise self._rows_changed(topic)
             if written is not None:
@@ -234,7 +234,7 @@ class IdempotentBatchWriter:
         return found, noted.partitions
 
     def _written(
-        self, partition: TopicPartition, state: DescribeProducersResult, begun: Begin
+        self, partition: TopicPartition, state: DescribeProducersResult, begun: PartitionStart
     ) -> WrittenRows | None:
         """Return what earlier attempts at the round have written to a partition, None for nothing."""
         assert self._attempt is not None
