@@ -30,7 +30,7 @@ from folkmoot.coordination.cluster.cluster_status import (
 from folkmoot.coordination.cluster.events import ClusterEvent
 from folkmoot.coordination.cluster.new_partitions import wait_until_led
 from folkmoot.coordination.connector import connector
-from folkmoot.coordination.deletions import asked_by
+from folkmoot.coordination.deletions import local_user
 from folkmoot.coordination.groups import (
     group_deletion,
     history,
@@ -238,7 +238,7 @@ class Admin:
     def delete_topic(self, topic: str) -> None:
         """Raises UnknownTopicOrPartition, InvalidName."""
         check_name("topic", topic)
-        self._execute(topics.delete(topic, by=asked_by(), at=time.time()))
+        self._execute(topics.delete(topic, by=local_user(), at=time.time()))
 
     # -- replicas ---------------------------------------------------------------------------------
 

@@ -77,8 +77,8 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     @property
     def min_in_sync(self) -> int:
         """Replicas that must be in sync for a write with `acks=all`."""
-        given = self.config.get("min_in_sync", "")
-        return int(given) if given.isdecimal() else LogConfig().least_in_sync(self.replicas)
+        option = self.config.get("min_in_sync", "")
+        return int(option) if option.isdecimal() else LogConfig().least_in_sync(self.replicas)
 
 
 _decoder = msgspec.json.Decoder(TopicInfo)
@@ -103,7 +103,7 @@ def create(
         raise ConfigError(
             f"{partitions} partitions are not possible: use 1 to {MAX_PARTITIONS} partitions"
         )
-    placed = place(name, partitions, replicas, _standing(brokers))
+    assignment = place(name, partitions, replicas, _standing(brokers))
     options = dict(config or {})
     if replicas > 1:
         options.setdefault("durability", "fsync")
@@ -114,7 +114,7 @@ def create(
     ids: set[str] = set()
     while True:
         # Another id each time: after a lost reply the topic may be there, or deleted again already.
-        info = TopicInfo(uuid4().hex, placed, options)
+        info = TopicInfo(uuid4().hex, assignment, options)
         ids.add(info.topic_id)
         node = zk.Create(paths.topic(name), msgspec.json.encode(info))
         try:

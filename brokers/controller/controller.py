@@ -212,6 +212,6 @@ class Controller:
 
     def _delete(self, me: controllers.Controller, topic_id: str) -> Recipe[None]:
         yield from partition_states.delete(topic_id, controllers.is_in_epoch(me))
-        yield from deletions.carried_out(topic_id, [CONTROLLER])
+        yield from deletions.mark_carried_out(topic_id, [CONTROLLER])
         self._reader.deletions.pop(topic_id, None)
         logger.info("removed the states of the deleted topic %s", topic_id)

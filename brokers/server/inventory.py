@@ -20,7 +20,7 @@ from folkmoot.brokers.storage.log_manager import (
 from folkmoot.brokers.storage.notes import Notes, load_notes
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.brokers.storage.segment import Damage, SegmentName, SegmentReader
-from folkmoot.coordination.cluster.restoring import FoundReplica
+from folkmoot.coordination.cluster.restoring import ReplicaOnDisk
 from folkmoot.protocol.errors import ConfigError
 
 
@@ -34,7 +34,7 @@ class Inventory(msgspec.Struct, frozen=True):
     stopped: bool
     producer_id: int
     schema_id: int
-    replicas: list[FoundReplica]
+    replicas: list[ReplicaOnDisk]
 
 
 def take_inventory(data: Path) -> Inventory:
@@ -71,10 +71,10 @@ def _held(data: Path) -> Iterator[bool]:
         os.close(lock)
 
 
-def _found(broker: int, each: PartitionDirectory, notes: Notes) -> FoundReplica:
+def _found(broker: int, each: PartitionDirectory, notes: Notes) -> ReplicaOnDisk:
     name, facts = load_facts(each.path)
     last_epoch, log_end = _log_end(each.path, notes.recovery_points.get(each.path.name))
-    found = FoundReplica(
+    found = ReplicaOnDisk(
         *(broker, name or each.topic_id, each.topic_id, each.partition),
         leader_epoch=notes.leader_epochs.get(each.path.name, NO_EPOCH),
         last_epoch=last_epoch,

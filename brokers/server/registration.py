@@ -248,7 +248,7 @@ class ClusterWatcher:
             topic_id = self._link.carried_out.popleft()
             self._reader.deletions.pop(topic_id, None)
             with suppress(Malformed):
-                execute(session, deletions.carried_out(topic_id, [number]))
+                execute(session, deletions.mark_carried_out(topic_id, [number]))
         if self.is_registered:
             self._write_states(session)
             if self._leaving:

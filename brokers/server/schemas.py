@@ -181,7 +181,7 @@ def described(context: str, number: int | UUID) -> Recipe[GetSchemaResponse]:
     """A schema and those that it refers to. Raises SchemaNotFound, ResponseTooLarge, InvalidSchema (too
     many), Malformed."""
     if isinstance(number, UUID):
-        context, number = yield from lookups.place_of(number)
+        context, number = yield from lookups.locate(number)
     found = yield from lookups.content_of(context, number)
     if found is None:
         raise lookups.unknown_id(context, number)

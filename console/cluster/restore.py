@@ -20,7 +20,7 @@ from folkmoot.protocol.names import check_name
 
 if TYPE_CHECKING:
     from folkmoot.brokers.server.inventory import Inventory
-    from folkmoot.coordination.cluster.restoring import FoundReplica
+    from folkmoot.coordination.cluster.restoring import ReplicaOnDisk
     from folkmoot.coordination.zookeeper.session import Session
 
 _paths_argument = click.argument("paths", metavar="PATH...", type=FILE, nargs=-1, required=True)
@@ -122,7 +122,9 @@ class Source(NamedTuple):
     timeout: float
 
 
-def _put_back(session: "Session", name: str, replicas: "list[FoundReplica]", source: Source) -> str:
+def _put_back(
+    session: "Session", name: str, replicas: "list[ReplicaOnDisk]", source: Source
+) -> str:
     from folkmoot.coordination.cluster.restoring import restore, topic_of
     from folkmoot.coordination.zookeeper.execute import execute
 
@@ -159,7 +161,7 @@ def restore_cluster(cluster: Cluster, paths: tuple[Path, ...], without: tuple[in
         cluster.address, SESSION_TIMEOUT, connect_timeout=timeout, create=True
     )
     try:
-        execute(session, layout.take_back(found[0].cluster), timeout)
+        execute(session, layout.restore_cluster_id(found[0].cluster), timeout)
         above = max(each.producer_id for each in found) + 1
         execute(session, producer_ids.allocate(0, above), timeout)
         seen = max(each.schema_id for each in found)
@@ -183,7 +185,7 @@ def _put_all_back(
     from folkmoot.coordination import deletions
     from folkmoot.coordination.zookeeper.execute import execute
 
-    by_id: dict[str, list[FoundReplica]] = {}
+    by_id: dict[str, list[ReplicaOnDisk]] = {}
     for one in found:
         for each in one.replicas:
             by_id.setdefault(each.topic_id, []).append(each)

@@ -31,13 +31,13 @@ class Controller(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(Controller)
 
 
-def elect(broker: int, nonce: str, gone: WatchCallback) -> Recipe[Controller]:
+def elect(broker: int, nonce: str, watch: WatchCallback) -> Recipe[Controller]:
     """Become the controller unless there is one, and return the present one. Raises Malformed.
 
-    We are elected if its nonce is ours. `gone` is called when it goes.
+    We are elected if its nonce is ours. `watch` is called when it goes.
     """
     while True:
-        found = yield from current(gone)
+        found = yield from current(watch)
         if found is not None:
             return found
         last = yield from recipes.ensured(paths.CONTROLLER_EPOCH)

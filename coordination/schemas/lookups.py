@@ -66,7 +66,7 @@ def referred(
 
 
 def _keys(context: str, references: Sequence[StoredReference]) -> list[tuple[str, int]]:
-    return [(each.place(context).context, each.id) for each in references]
+    return [(each.resolve(context).context, each.id) for each in references]
 
 
 def id_of(context: str, guid: str) -> Recipe[int | None]:
@@ -75,7 +75,7 @@ def id_of(context: str, guid: str) -> Recipe[int | None]:
     return None if found is None else found.id
 
 
-def place_of(guid: UUID) -> Recipe[tuple[str, int]]:
+def locate(guid: UUID) -> Recipe[tuple[str, int]]:
     """Return the first context with a schema, and its id there. Raises SchemaNotFound, Malformed."""
     found = yield from contexts()
     for context in sorted(found, key=lambda each: (each != DEFAULT_CONTEXT, each)):

@@ -103,7 +103,9 @@ class AvroDraft:
         """A UUID of all that makes it the same schema, in whatever context."""
         meant = []
         for each in references:
-            referred = yield from self._contents.content(each.place(self._context).context, each.id)
+            referred = yield from self._contents.content(
+                each.resolve(self._context).context, each.id
+            )
             meant.append([each.name, each.subject, each.version, referred.guid])
         identity = [resolved, sorted(meant), self._metadata, self._rule_set]
         try:

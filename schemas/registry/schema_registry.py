@@ -116,7 +116,7 @@ class SchemaRegistry:
 
         def recipe() -> Recipe[tuple[Version, Content]]:
             found, new = yield from register(
-                name, draft, number=id, version=version, turn=self._turn()
+                name, draft, number=id, version=version, id_lock=self._turn()
             )
             if new is not None:
                 self._contents.keep(name.context, found.id, new)
@@ -210,7 +210,7 @@ class SchemaRegistry:
         """
         context = context_of(subject)
         if isinstance(id, UUID):
-            context, id = self._run(lookups.place_of(id))
+            context, id = self._run(lookups.locate(id))
         text = self._contents.known_resolved(context, id)
         return text if text is not None else self._run(self._contents.resolved(context, id))
 
@@ -218,7 +218,7 @@ class SchemaRegistry:
         """The schema with that UUID, by its id in the first context that has it. Raises SchemaNotFound."""
 
         try:
-            context, number = self._run(lookups.place_of(UUID(guid)))
+            context, number = self._run(lookups.locate(UUID(guid)))
         except ValueError:
             raise SchemaNotFound(f"{guid!r:.80} is not a guid") from None
         return _stored_schema(number, self._run(self._contents.content(context, number)))
@@ -578,7 +578,7 @@ def _no_subject(name: SubjectName) -> SubjectNotFound:
 
 
 def _stored_schema(number: int, content: Content) -> StoredSchema:
-    references = content.given_references()
+    references = content.plain_references()
     return StoredSchema(
         number, content.schema, references, content.metadata, content.rule_set, content.guid
     )
@@ -590,7 +590,7 @@ def _schema_version(name: SubjectName, version: Version, content: Content) -> Sc
         version.version,
         version.id,
         content.schema,
-        content.given_references(),
+        content.plain_references(),
         content.metadata,
         content.rule_set,
         content.guid,

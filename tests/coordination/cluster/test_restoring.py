@@ -10,7 +10,7 @@ from folkmoot.brokers.replication.replica_state import PersistEpoch, ReplicaStat
 from folkmoot.brokers.storage.leader_epochs import EpochStarts
 from folkmoot.coordination import deletions, partition_states, paths, topics
 from folkmoot.coordination.cluster import controllers
-from folkmoot.coordination.cluster.restoring import FoundReplica, restore, topic_of
+from folkmoot.coordination.cluster.restoring import ReplicaOnDisk, restore, topic_of
 from folkmoot.coordination.partition_states import (
     PartitionState,
     StateWrite,
@@ -29,8 +29,8 @@ from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 REPLICAS = (1, 2, 3)
 
 
-def found(broker: int, last_epoch: int, log_end: int, **more: object) -> FoundReplica:
-    replica = FoundReplica(
+def found(broker: int, last_epoch: int, log_end: int, **more: object) -> ReplicaOnDisk:
+    replica = ReplicaOnDisk(
         *(broker, "t", "id", 0),
         leader_epoch=4,
         last_epoch=last_epoch,
@@ -72,7 +72,7 @@ def test_a_partition_of_one_replica_gets_a_state_above_the_epochs_of_its_disk() 
     unused = found(1, -1, 0, replicas=(1,), leader_epoch=-1)
     assert topic_of("t", [unused])[1] == {0: PartitionState(1, 0, (1,), 0)}
     with pytest.raises(ConfigError, match="no directory describes it"):
-        topic_of("t", [FoundReplica(1, "t", "id", 0)])
+        topic_of("t", [ReplicaOnDisk(1, "t", "id", 0)])
 
 
 TOPIC, STATES = topic_of("t", ALL)
