@@ -84,7 +84,7 @@ def register(
                 f"broker id {broker_id} is taken by the broker at {where}: "
                 "stop that one or choose another --broker-id"
             )
-        last = yield from recipes.ensured(epoch_path)
+        last = yield from recipes.get_or_create(epoch_path)
         had_it, directory = last.data.decode(errors="replace"), mine.directory
         if former is not None and had_it not in ("", directory, former):
             raise BrokerIdTaken(

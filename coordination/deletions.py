@@ -51,7 +51,7 @@ def local_user() -> str:
 _decoder = msgspec.json.Decoder(Deletion)
 
 
-def recorded(topic_id: str, deletion: Deletion) -> zk.Create:
+def create_record(topic_id: str, deletion: Deletion) -> zk.Create:
     """The write of a record, for the transaction that removes the topic's node."""
     return zk.Create(paths.deletion(topic_id), msgspec.json.encode(deletion))
 

@@ -138,7 +138,7 @@ def read(
     Raises Malformed.
     """
     path = paths.partition_state(*partition)
-    node = yield from recipes.watched(zk.Get(path, watch))
+    node = yield from recipes.get_and_watch(zk.Get(path, watch))
     if node is None:
         return None
     return VersionedState(recipes.decode(_decoder, path, node), node.stat.version)

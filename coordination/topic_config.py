@@ -136,7 +136,7 @@ def as_texts(options: Mapping[str, Any]) -> dict[str, str]:
     return {name: _text(value) for name, value in options.items()}
 
 
-def changed(
+def build_changes(
     own: Mapping[str, str], changes: Mapping[str, Any], unset: Iterable[str]
 ) -> dict[str, str | None]:
     """Changes of a topic's own options as texts, None to remove one. Raises ConfigError."""

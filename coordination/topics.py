@@ -11,7 +11,7 @@ from uuid import uuid4
 import msgspec
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.deletions import CONTROLLER, Deletion, recorded
+from folkmoot.coordination.deletions import CONTROLLER, Deletion, create_record
 from folkmoot.coordination.placement import place
 from folkmoot.coordination.topic_config import PAGE_CACHE, LogConfig
 from folkmoot.coordination.zookeeper import operations as zk
@@ -268,7 +268,7 @@ def _record(name: str, node: Node, by: str, at: float) -> Sequence[zk.Create | z
         topic = recipes.decode(_decoder, paths.topic(name), node)
         brokers = sorted({broker for replicas in topic.partitions for broker in replicas})
         deletion = Deletion(name, at, by, (*brokers, CONTROLLER))
-        return [recorded(topic.topic_id, deletion)]
+        return [create_record(topic.topic_id, deletion)]
     return []
 
 

@@ -86,14 +86,14 @@ class SharedJob:
         self._running = Lock()
         self._work = work
         self._callback = callback
-        self._found: list[Any] = []
+        self._results: list[Any] = []
 
     def run(self) -> Any:
         """Any thread."""
         with self._running:
-            if not self._found:
-                self._found.append(self._work())
-            return self._found[0]
+            if not self._results:
+                self._results.append(self._work())
+            return self._results[0]
 
     def finish(self, outcome: Any) -> None:
         self.outcome = outcome

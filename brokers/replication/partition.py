@@ -386,9 +386,9 @@ class Partition:
             return
         if not (self.state.may_lead or write.state.active):
             logger.error("%s: this disk lacks records that counted; another must lead", log.name)
-        self._write(write, self._claimed)
+        self._write(write, self._finish_claim)
 
-    def _claimed(self, answer: Answer | None) -> None:
+    def _finish_claim(self, answer: Answer | None) -> None:
         if self._role is Role.CLOSED:
             return
         state, log, counters = self.state, self.log, self._shared.counters
@@ -483,9 +483,9 @@ class Partition:
             session.altered(self)
 
     def _flush(self) -> None:
-        self._shared.flusher.flush(self.log, self._flushed)
+        self._shared.flusher.flush(self.log, self._finish_flush)
 
-    def _flushed(self, error: FolkmootError | None) -> None:
+    def _finish_flush(self, error: FolkmootError | None) -> None:
         """A flush has ended. If the disk was full, or had no descriptor to spare, it is tried again."""
         log = self.log
         self._refuse_if_unusable()
@@ -703,7 +703,7 @@ class Partition:
             return
         self._in_flight = None
         if result.error:
-            self._refused(follower, requested, result)
+            self._handle_refusal(follower, requested, result)
             return
         diverging = None
         if result.diverging_end >= 0:
@@ -734,7 +734,7 @@ class Partition:
         try:
             if len(chunk):
                 self.log.append_as_follower(chunk)
-                shared.flusher.appended(self.log, len(chunk), now)
+                shared.flusher.note_appended(self.log, len(chunk), now)
                 if self._is_throttled:
                     start = max(shared.throttled_until, now.monotonic)
                     shared.throttled_until = start + len(chunk) / self.throttle
@@ -758,7 +758,7 @@ class Partition:
             self.state.may_lead = self.state.may_lead or not log.is_damaged
             self._judge_log()
 
-    def _refused(
+    def _handle_refusal(
         self, follower: FollowerState, requested: Position, result: ReplicaFetchResult
     ) -> None:
         """The leader is none any more, or not yet: ask it again soon.

@@ -119,9 +119,11 @@ class Partitions:
 
     def _create(self, name: str, key: TopicIdPartition) -> None:
         if key in self._creating:
-            self.creation.when_created(name, *key, partial(self._created, name, key))
+            self.creation.when_created(name, *key, partial(self._finish_creation, name, key))
 
-    def _created(self, name: str, key: TopicIdPartition, error: FolkmootError | None) -> None:
+    def _finish_creation(
+        self, name: str, key: TopicIdPartition, error: FolkmootError | None
+    ) -> None:
         log, wanted = self._logs.find(*key), self._creating.get(key)
         if wanted is None:
             if key not in self._partitions:  # it was moved away meanwhile

@@ -43,10 +43,10 @@ class SessionLoss:
             broker = others[self._request_count % len(others)]
             self._request_count += 1
             request = MetadataRequest([*some])
-            partitions.fetcher.ask(broker, Api.METADATA, request, self._answered)
+            partitions.fetcher.ask(broker, Api.METADATA, request, self._handle_metadata)
         return LOOK_AFTER
 
-    def _answered(self, reply: Reply) -> None:
+    def _handle_metadata(self, reply: Reply) -> None:
         if isinstance(reply.error, ResponseTooLarge):
             self._at_once = max(1, self._at_once // 2)
         if reply.error is not None or not self._is_cut_off():

@@ -24,7 +24,7 @@ from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import Purgatory
 from folkmoot.brokers.server.registration import ClusterWatcher
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.server.schemas import Key, Schemas, described
+from folkmoot.brokers.server.schemas import Key, Schemas, describe_schema
 from folkmoot.brokers.server.snapshots import BrokerHealth, BrokerSnapshot, Snapshots
 from folkmoot.brokers.server.zookeeper_link import ZooKeeperLink
 from folkmoot.brokers.storage.compaction.log_cleaner import LogCleaner
@@ -300,7 +300,7 @@ class Broker:
         return {version.id for version in found.live()}
 
     def _schema(self, key: Key) -> GetSchemaResponse:
-        return self._link.execute(described(*key), IDS_WAIT)
+        return self._link.execute(describe_schema(*key), IDS_WAIT)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until a failure ends the broker, which is raised, or its registration asks it to stop. False

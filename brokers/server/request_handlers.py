@@ -262,7 +262,7 @@ class RequestHandlers:
         if size:
             self.counters.bytes_in += size
             self.counters.records_in += log.log_end - before
-            self.flusher.appended(log, size, now)
+            self.flusher.note_appended(log, size, now)
             partition.appended(size, before)
 
         def committed(failure: FolkmootError | None) -> None:

@@ -95,9 +95,9 @@ class Schemas:
             if known is not None:
                 self._is_refreshing = True
                 read = partial(self._read, known.name)
-                self._submit(Lane.SUBJECTS, read, partial(self._refreshed, known))
+                self._submit(Lane.SUBJECTS, read, partial(self._finish_refresh, known))
 
-    def _refreshed(self, subject: _Subject, found: frozenset[int] | Exception) -> None:
+    def _finish_refresh(self, subject: _Subject, found: frozenset[int] | Exception) -> None:
         log_failure("schema ids", found)
         subject.update(None, found)
         if isinstance(found, Exception):  # other reads are likely to fail too: wait for `task`
@@ -177,7 +177,7 @@ def _refusal(subject: _Subject, schema_id: int) -> FolkmootError | None:
     )
 
 
-def described(context: str, number: int | UUID) -> Recipe[GetSchemaResponse]:
+def describe_schema(context: str, number: int | UUID) -> Recipe[GetSchemaResponse]:
     """A schema and those that it refers to. Raises SchemaNotFound, ResponseTooLarge, InvalidSchema (too
     many), Malformed."""
     if isinstance(number, UUID):
@@ -200,7 +200,7 @@ def described(context: str, number: int | UUID) -> Recipe[GetSchemaResponse]:
                 raise ResponseTooLarge("the schema and those that it refers to fit into no answer")
         return read[context, number]
 
-    texts = yield from lookups.referred(context, found.references, content)
+    texts = yield from lookups.collect_referred(context, found.references, content)
     return GetSchemaResponse(found.schema, texts)
 
 

@@ -80,7 +80,7 @@ class Flusher:
         self._next_checkpoint = self._soonest = self._next_relief = 0.0
         self.appended_bytes = self._appended_before = 0
 
-    def appended(self, log: Log, size: int, now: Now) -> None:
+    def note_appended(self, log: Log, size: int, now: Now) -> None:
         """`size` bytes were appended to a log."""
         self.appended_bytes += size
         self._logs.dirty[log] = None

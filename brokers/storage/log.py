@@ -307,7 +307,7 @@ class Log:
                 if header.next_offset > known:
                     if header.leader_epoch > starts.latest and not is_intact:
                         starts.may_begin(earliest, header.base_offset)
-                    starts.appended(header.leader_epoch, header.base_offset)
+                    starts.note_batch(header.leader_epoch, header.base_offset)
                     earliest = header.base_offset + 1
                 is_intact = True
             reader.close()
@@ -563,7 +563,7 @@ class Log:
                 error if isinstance(each, Appended) and not each.is_duplicate else each
                 for each in results
             ]
-        self.epoch_starts.appended(leader_epoch, stamped[0].base_offset)
+        self.epoch_starts.note_batch(leader_epoch, stamped[0].base_offset)
         return results
 
     def append_as_follower(self, chunk: _Bytes) -> None:
@@ -596,7 +596,7 @@ class Log:
         if headers:
             self._write(stamped, headers, offset, headers[-1].append_time)
             for header in headers:
-                self.epoch_starts.appended(header.leader_epoch, header.base_offset)
+                self.epoch_starts.note_batch(header.leader_epoch, header.base_offset)
 
     def _may_begin(self, header: BatchHeader) -> bool:
         """Return whether an empty log may begin with this batch, in which the log's start may lie."""
@@ -626,7 +626,7 @@ class Log:
             if segment is not None and segment.torn is not None:
                 self.fail(segment.torn, readable=True)
             raise
-        self._snapshots.appended(headers, [each.base_offset for each in stamped])
+        self._snapshots.note_appended(headers, [each.base_offset for each in stamped])
         for header in headers:
             self.ids.seen(header.producer_id, header.schema_id)
 
@@ -720,7 +720,7 @@ class Log:
             self.forgets_compaction |= forgets_compaction
             if last is None:
                 self.deleted_before = 0
-            self.was_cut(0 if position is None else left, position or 0, end)
+            self.note_cut(0 if position is None else left, position or 0, end)
 
     async def _job_of_cut(self, work: Callable[[], _T], pause: Pause | None) -> _T:
         """Its result. Raises StorageError."""
@@ -738,7 +738,7 @@ class Log:
                 logger.warning("%s is not cut yet: %s", self.directory, outcome)
             await pause()
 
-    def was_cut(self, left: int, position: int, end_offset: int) -> None:
+    def note_cut(self, left: int, position: int, end_offset: int) -> None:
         """Note that `left` segments are left, the last of which ends at `position` and `end_offset`.
 
         Committed records that went with it come again from the leader (`is_incomplete`)."""
@@ -812,7 +812,7 @@ class Log:
             raise
         epoch_starts = self.epoch_starts.encode() if self.epoch_starts.changed else None
         if snapshot_files is not None:
-            self._snapshots.write_started()
+            self._snapshots.note_write_started()
         self._new_names = False
         names = descriptors[-1] if has_names else None
         work = partial(
@@ -827,10 +827,10 @@ class Log:
         self.epoch_starts.changed |= not result.epochs_noted
         if self.is_open:
             for segment, size in some:
-                segment.flushed(size)
+                segment.note_flushed(size)
             self.recovery_point = point
             if snapshot_files is not None and result.unnoted is None:
-                self._snapshots.written(offset, stale)
+                self._snapshots.note_written(offset, stale)
         if result.unnoted is not None and not self._files.room.is_missed(result.unnoted):
             logger.warning(
                 "%s: epochs or producers are not noted: %s", self.directory, result.unnoted

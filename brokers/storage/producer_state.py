@@ -247,7 +247,7 @@ class ProducerSnapshots:
     def _newest_at(self, offset: int) -> int:
         return max((each for each in self.offsets if each <= offset), default=0)
 
-    def appended(self, headers: Sequence[BatchHeader], offsets: Sequence[int]) -> None:
+    def note_appended(self, headers: Sequence[BatchHeader], offsets: Sequence[int]) -> None:
         """Note that these batches are in the log, at these offsets."""
         self._batches += len(headers)
         if self.state is not None:
@@ -258,7 +258,7 @@ class ProducerSnapshots:
         """Return whether the next flush must take one."""
         return self.is_wanted or self._batches >= SNAPSHOT_BATCHES or self.newest < active_base
 
-    def write_started(self) -> None:
+    def note_write_started(self) -> None:
         """Note that one is on its way to the disk."""
         self._batches = 0
 
@@ -273,7 +273,7 @@ class ProducerSnapshots:
         needed = {self._newest_at(high_watermark), *ahead[:1]}
         return [each for each in self.offsets if each not in needed]
 
-    def written(self, offset: int, stale: Sequence[int]) -> None:
+    def note_written(self, offset: int, stale: Sequence[int]) -> None:
         """Note that one of `offset` is on disk, and that `stale` ones are removed."""
         self.offsets = sorted({*self.offsets, offset} - set(stale))
 
@@ -292,10 +292,10 @@ class ProducerSnapshots:
         if self._job is None:
             path = self.path(self.newest) if self.offsets else None
             work = partial(_load_state, path, limit, headers)
-            self._job = SharedJob(work, partial(self._loaded, self.newest))
+            self._job = SharedJob(work, partial(self._finish_loading, self.newest))
         return self._job
 
-    def _loaded(
+    def _finish_loading(
         self, newest: int, job: SharedJob, outcome: ProducerState | Exception | None
     ) -> None:
         """Take over what a job has found, unless the log was cut since. None: no such snapshot."""

@@ -118,7 +118,7 @@ class OpenSegments:
         self.unflushed: dict[Segment, None] = {}
         """Released segments whose file stays open until it is flushed."""
         self._limit = max(1, limit)
-        self._round = 0
+        self._idle_period = 0
         self._used: OrderedDict[Segment, int] = OrderedDict()
         self.index_bytes = 0
         self._index_limit = index_limit
@@ -135,7 +135,7 @@ class OpenSegments:
     def use(self, segment: "Segment") -> None:
         """Note that `segment` is used now: it has opened its file or is about to."""
         self.unflushed.pop(segment, None)
-        self._used[segment] = self._round
+        self._used[segment] = self._idle_period
         self._used.move_to_end(segment)
         if len(self._used) > self._limit:
             next(iter(self._used)).close_if_flushed()
@@ -164,10 +164,10 @@ class OpenSegments:
         """Release what was not used since the last call."""
         while self._used:
             oldest, used = next(iter(self._used.items()))
-            if used == self._round:
+            if used == self._idle_period:
                 break
             oldest.close_if_flushed()
-        self._round += 1
+        self._idle_period += 1
 
 
 class NotCached(Exception):
@@ -588,9 +588,9 @@ class Segment(SegmentReader):
             os.fdatasync(self._file())
         except OSError as error:
             raise disk_error(f"{self.path} could not be flushed", error) from error
-        self.flushed(self.size)
+        self.note_flushed(self.size)
 
-    def flushed(self, size: int) -> None:
+    def note_flushed(self, size: int) -> None:
         """Note that the first `size` bytes are on disk."""
         self.durable_size = max(self.durable_size, size)
         if not self.dirty and self in self._files.unflushed:
@@ -1037,9 +1037,9 @@ class SummaryJob:
         indexes = (_load_index(reader, reader.size + 1) for _, reader in self._work)
         return [None if each is None else each.summary for each in indexes]
 
-    def finish(self, found: Sequence[Summary | None] | Exception) -> None:
-        """Give what was found to the segments, unless they have changed since."""
-        results = [None] * len(self._work) if isinstance(found, Exception) else found
+    def finish(self, summaries: Sequence[Summary | None] | Exception) -> None:
+        """Give the summaries to the segments, unless they have changed since."""
+        results = [None] * len(self._work) if isinstance(summaries, Exception) else summaries
         for (segment, reader), summary in zip(self._work, results, strict=True):
             if segment.size == reader.size:
                 segment.learn(summary)

@@ -40,7 +40,7 @@ def elect(broker: int, nonce: str, watch: WatchCallback) -> Recipe[Controller]:
         found = yield from current(watch)
         if found is not None:
             return found
-        last = yield from recipes.ensured(paths.CONTROLLER_EPOCH)
+        last = yield from recipes.get_or_create(paths.CONTROLLER_EPOCH)
         mine = Controller(broker, nonce, last.stat.version + 1)
         yield from recipes.begin_epoch(paths.CONTROLLER, mine, paths.CONTROLLER_EPOCH, last)
 

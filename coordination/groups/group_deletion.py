@@ -108,7 +108,7 @@ def _with_offset(group: str, topic: str) -> Recipe[dict[TopicPartition, str]]:
 
 def _check_exists(group: str) -> Recipe[None]:
     yield from recipes.retry_on_connection_loss(zk.Sync())
-    if (yield from _created(paths.group(group))) == 0:
+    if (yield from _created_by(paths.group(group))) == 0:
         raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
 
 
@@ -127,7 +127,7 @@ def _read_nodes(group: str, topic: str | None = None) -> Recipe[_GroupNodes]:
     """Read one topic, or all; members last, since they change meanwhile."""
     for path in (paths.members(group), paths.plan(group)):
         yield from recipes.ensure(path)
-    created = yield from _created(paths.members(group))
+    created = yield from _created_by(paths.members(group))
     offsets = yield from inspection.with_offsets(group)
     owners = yield from inspection.with_owners(group)
     partitions = sorted(each for each in offsets | owners if topic in (None, each.topic))
@@ -160,13 +160,13 @@ def _delete_nodes(group: str, found: _GroupNodes, plan: zk.Write | None = None) 
     except zk.MultiFailed as refusal:
         if not isinstance(refusal.cause, zk.NotEmpty) or writes[refusal.failed].path != parent:
             recipes.check_foreseen(refusal)
-        return (yield from _created(paths.group(group))) == 0
+        return (yield from _created_by(paths.group(group))) == 0
     except zk.ConnectionLost:
-        return (yield from _created(parent)) != found.created
+        return (yield from _created_by(parent)) != found.created
     return True
 
 
-def _created(path: str) -> Recipe[int]:
+def _created_by(path: str) -> Recipe[int]:
     """Return the transaction that created a node, 0 if it does not exist."""
     stat: zk.Stat | None = yield from recipes.retry_on_connection_loss(zk.Exists(path))
     return 0 if stat is None else stat.czxid

@@ -16,7 +16,7 @@ from folkmoot.coordination.schemas.lookups import content_of, is_known
 from folkmoot.coordination.schemas.names import SubjectName
 from folkmoot.coordination.schemas.nodes import Subject, Version, encode, subject_decoder
 from folkmoot.coordination.schemas.registering import listing_writes, reference_paths
-from folkmoot.coordination.schemas.transaction import Transaction, decided
+from folkmoot.coordination.schemas.transaction import Transaction, transact
 from folkmoot.coordination.zookeeper.operations import Check, Delete, Recipe, TooLarge
 from folkmoot.coordination.zookeeper.recipes import children
 from folkmoot.protocol import errors
@@ -110,7 +110,7 @@ def _delete(
             yield from _forget_references(transaction, name, chosen)
 
     try:
-        yield from decided(decide)
+        yield from transact(decide)
     except TooLarge as error:
         raise errors.OperationNotPermitted(
             f"subject {name} has more versions than can be deleted at once: delete them one by one "

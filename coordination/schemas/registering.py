@@ -17,7 +17,7 @@ from folkmoot.coordination import paths
 from folkmoot.coordination.schemas import nodes, settings
 from folkmoot.coordination.schemas.names import SubjectName, parse_subject
 from folkmoot.coordination.schemas.nodes import Content, StoredReference, Subject, Version
-from folkmoot.coordination.schemas.transaction import Transaction, decided
+from folkmoot.coordination.schemas.transaction import Transaction, transact
 from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import (
@@ -68,7 +68,7 @@ def register(
     registration = _Registration(name, candidate, number, version, id_lock)
     try:
         with registration.entered:
-            return (yield from decided(registration.decide))
+            return (yield from transact(registration.decide))
     except TooLarge as error:
         raise InvalidSchema(f"the schema is too large for subject {name}: {error}") from None
 
@@ -86,15 +86,15 @@ class _Registration:
         name, context = self.name, self.name.context
         path = paths.subject(context, name.name)
         subject = (yield from transaction.read(nodes.subject_decoder, path)) or Subject()
-        references = yield from referred(transaction, context, self.candidate.references)
+        references = yield from resolve_references(transaction, context, self.candidate.references)
         content = yield from self.candidate.content(references)
         guid_path = paths.schema_guid(context, content.guid)
         known = yield from transaction.read(nodes.number_decoder, guid_path)
-        found = self._registered(subject, known)
+        found = self._find_registered(subject, known)
         if found is not None:
             return found, None
         yield from self._check_allowed(transaction, subject)
-        number = yield from self._numbered(transaction, known, content)
+        number = yield from self._choose_id(transaction, known, content)
         version = self._next_version(subject, number, bool(references))
         after = subject.with_versions([*subject.versions, version])
         transaction.put(path, nodes.encode(after))
@@ -104,7 +104,7 @@ class _Registration:
         yield from self._refer(transaction, references, version)
         return version, content if known is None else None
 
-    def _registered(self, subject: Subject, known: nodes.Number | None) -> Version | None:
+    def _find_registered(self, subject: Subject, known: nodes.Number | None) -> Version | None:
         """Return the live version if it is registered already, as requested."""
         if known is None or self.number not in (None, known.id):
             return None
@@ -137,7 +137,7 @@ class _Registration:
         else:  # as in Confluent's registry, any schema is accepted then
             yield from self.candidate.warn(self.name, level, previous)
 
-    def _numbered(
+    def _choose_id(
         self, transaction: Transaction, known: nodes.Number | None, content: Content
     ) -> Recipe[int]:
         """Return the id of the content in this context: its own, the one to import, or the next."""
@@ -231,7 +231,7 @@ def reference_paths(
     return sorted(found)
 
 
-def referred(
+def resolve_references(
     transaction: Transaction, context: str, references: Sequence[Reference]
 ) -> Recipe[tuple[StoredReference, ...]]:
     """Return what the references of a schema mean now. Raises InvalidSchema, InvalidSubject."""

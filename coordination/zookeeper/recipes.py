@@ -61,10 +61,10 @@ def delete_node(path: str) -> Recipe[None]:
 
 def children(path: str, watch: WatchCallback | None = None) -> Recipe[list[str]]:
     """The names below `path`, in no order; none if it does not exist, and then it is watched, too."""
-    return (yield from watched(zk.Children(path, watch))) or []
+    return (yield from get_and_watch(zk.Children(path, watch))) or []
 
 
-def watched(reading: zk.Get | zk.Children) -> Recipe[Any | None]:
+def get_and_watch(reading: zk.Get | zk.Children) -> Recipe[Any | None]:
     """The answer to a read; None if the node does not exist, and then it is watched, too."""
     while True:
         try:
@@ -160,7 +160,7 @@ def ensure(path: str, data: bytes = b"") -> Recipe[None]:
         missing.pop()
 
 
-def ensured(path: str) -> Recipe[Node]:
+def get_or_create(path: str) -> Recipe[Node]:
     """Read a persistent node; create it without data if it is missing."""
     while True:
         node = yield from get_node(path)

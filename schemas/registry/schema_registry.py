@@ -20,7 +20,7 @@ from folkmoot.coordination.schemas.names import (
     parse_subject,
 )
 from folkmoot.coordination.schemas.nodes import MAX_NUMBER, Content, Subject, Version
-from folkmoot.coordination.schemas.registering import referred, register
+from folkmoot.coordination.schemas.registering import register, resolve_references
 from folkmoot.coordination.schemas.transaction import Transaction
 from folkmoot.coordination.schemas.versions import Reference, SchemaVersion, StoredSchema
 from folkmoot.coordination.zookeeper.execute import AT_ONCE, execute, execute_all
@@ -492,7 +492,7 @@ class SchemaRegistry:
 
     def _drafted(self, draft: AvroDraft, context: str) -> Recipe[Content]:
         """Evaluate a draft without a change."""
-        references = yield from referred(Transaction(), context, draft.references)
+        references = yield from resolve_references(Transaction(), context, draft.references)
         return (yield from draft.content(references))
 
     def _run(self, recipe: Recipe[_T]) -> _T:

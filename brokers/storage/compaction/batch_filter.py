@@ -83,7 +83,7 @@ class BatchFilter:
             return Retained(data, left, tombstones)
         deltas = [offset - header.base_offset for offset in compress(offsets, keep)]
         try:
-            rewritten = _rewritten(header, _selected(columns, keep, deltas))
+            rewritten = _rewrite(header, _select_rows(columns, keep, deltas))
         except (BatchTooLarge, CorruptBatch):
             # The list of its offsets takes more room than the dropped records, or the batch is one that
             # no producer of ours writes.
@@ -103,7 +103,7 @@ def _decode_columns(header: BatchHeader, data: memoryview) -> Columns | None:
         return None
 
 
-def _rewritten(header: BatchHeader, columns: Columns) -> bytes:
+def _rewrite(header: BatchHeader, columns: Columns) -> bytes:
     new = record_batch.encode(
         columns,
         header.codec,
@@ -121,7 +121,7 @@ def _rewritten(header: BatchHeader, columns: Columns) -> bytes:
     return leader + new[LEADER_BYTES:]
 
 
-def _selected(columns: Columns, keep: Sequence[bool], deltas: Sequence[int]) -> Columns:
+def _select_rows(columns: Columns, keep: Sequence[bool], deltas: Sequence[int]) -> Columns:
     """The rows that stay."""
     stamps = columns.timestamps
     return Columns(

@@ -2036,7 +2036,7 @@ def test_a_log_is_never_cut_below_what_is_committed_but_by_an_unclean_election(
     cluster.later(1.0)
     assert two.log.high_watermark == 2
     os.truncate(one.log.segments[0].path, 0)
-    one.log.was_cut(1, 0, 0)  # a leader whose disk has lost all, and that has not noticed
+    one.log.note_cut(1, 0, 0)  # a leader whose disk has lost all, and that has not noticed
     cluster.kill(3)
     two.replica._in_flight = None
     two.replica._fetch_next()

@@ -365,7 +365,7 @@ def test_a_fault_in_deferred_work_is_an_error_for_the_request_that_waits(tmp_pat
         handlers = make_handlers(logs, submit=jobs.submit)
         served = Served(handlers)
         jobs.start(served.loop.post)
-        handlers.flusher.appended = broken  # type: ignore[assignment, method-assign]
+        handlers.flusher.note_appended = broken  # type: ignore[assignment, method-assign]
         served.loop.start()
         with Peer(served.address) as peer:
             peer.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])

@@ -67,7 +67,7 @@ class Disk:
     def append(self, log: Log, *batches: bytes) -> bool:
         """→ whether this is acknowledged only when it is on disk."""
         append(log, *batches)
-        self.flusher.appended(log, sum(map(len, batches)), self.now)
+        self.flusher.note_appended(log, sum(map(len, batches)), self.now)
         if log.flushes:
             self.flusher.flush(log, partial(self._flushed, log))
         return log.flushes

@@ -682,7 +682,7 @@ def test_a_flush_whose_outcome_was_not_taken_is_not_vouched_for_by_the_stop(data
     log = create(logs, "flights", "first", 0)
     append(log, a_batch(b"a"))
     flusher = Flusher(logs)
-    flusher.appended(log, 1, Now(0.0, 0))
+    flusher.note_appended(log, 1, Now(0.0, 0))
     flusher.task(Now(CHECKPOINT_INTERVAL, 0))
     flusher.task(Now(CHECKPOINT_INTERVAL, 0))
     [(_, work, _)] = hands.jobs

@@ -56,7 +56,7 @@ class Disk:
 
     def append(self, records: list[Record]) -> None:
         for record in records:
-            self.starts.appended(record.epoch, len(self.records))
+            self.starts.note_batch(record.epoch, len(self.records))
             self.records.append(record)
 
     def truncate(self, offset: int) -> None:
@@ -116,7 +116,7 @@ class Stage:
             disk = self.disks[each]
             disk.starts = EpochStarts()
             for offset, record in enumerate(disk.records):
-                disk.starts.appended(record.epoch, offset)
+                disk.starts.note_batch(record.epoch, offset)
             self.broker_epochs[each] += 1
             epoch = disk.epoch if self.rules.epochs_are_persisted else -1
             self.lives[each] = Life(ReplicaState(each, epoch, set(REPLICAS), set(REPLICAS)))
