@@ -81,7 +81,7 @@ class LeaderState:
     def __init__(
         self,
         broker_id: int,
-        found: VersionedState,
+        current: VersionedState,
         replicas: Iterable[int],
         starts: EpochStarts,
         *,
@@ -92,10 +92,10 @@ class LeaderState:
         max_lag: float,
         now: float,
     ) -> None:
-        """`found` is the activation as it was written. A follower that lacks something for more than
+        """`current` is the activation as it was written. A follower that lacks something for more than
         `max_lag` seconds leaves the ISR. One that lacks nothing stays without further fetches."""
         self.broker_id = broker_id
-        self.epoch = found.state.leader_epoch
+        self.epoch = current.state.leader_epoch
         self.epoch_start = log_end
         self.high_watermark = high_watermark
         self.deleted_before = deleted_before
@@ -104,7 +104,7 @@ class LeaderState:
         self.max_lag = max_lag
         self.resigned = False
         self.proposed: StateWrite | None = None
-        self.known = found
+        self.known = current
         """The partition's state as far as it is known, with this leader in it."""
         self._is_unsettled = False
         self._starts = starts
@@ -336,23 +336,23 @@ class LeaderState:
             if follower.broker_epoch == proposed.in_sync.get(answer.broker_id):
                 follower.log_end = -1
 
-    def observed(self, found: VersionedState | None, *, settled: bool = False) -> None:
+    def observed(self, current: VersionedState | None, *, settled: bool = False) -> None:
         """The state was read, now or a while ago. `settled`: when no write was under way."""
-        if found is None:
+        if current is None:
             self.resigned = True
             return
-        self._adopt(found)
-        if settled and self._is_unsettled and found.order >= self.known.order:
+        self._adopt(current)
+        if settled and self._is_unsettled and current.order >= self.known.order:
             self.proposed, self._is_unsettled = None, False
 
-    def _adopt(self, found: VersionedState) -> None:
-        if found.order <= self.known.order:
+    def _adopt(self, current: VersionedState) -> None:
+        if current.order <= self.known.order:
             return
-        state = found.state
+        state = current.state
         if (state.leader, state.leader_epoch, state.active) != (self.broker_id, self.epoch, True):
             self.resigned = True
             return
-        self.known = found
+        self.known = current
 
     def replicas_changed(self, replicas: Sequence[int], now: float) -> None:
         """The partition is assigned to other brokers. A replica that is gone counts for nothing; if it is

@@ -201,13 +201,13 @@ class Partition:
 
     # -- the view of the cluster --------------------------------------------------------------------
 
-    def begin(self, topic: TopicInfo, found: VersionedState | None) -> None:
+    def begin(self, topic: TopicInfo, current: VersionedState | None) -> None:
         """Take up a role, by what the log has and what the state says."""
         log, shared = self.log, self._shared
         self._assign(topic)
         # In sync since an epoch that this disk does not know: it is another disk. (Or it has never
         # followed, and nothing was committed.)
-        is_blank = found is not None and found.state.leader_epoch > 0 and log.leader_epoch < 0
+        is_blank = current is not None and current.state.leader_epoch > 0 and log.leader_epoch < 0
         # A machine that went down has lost what was only in its page cache, though it was acked.
         has_counted = not log.flushes or topic.had_page_cache
         is_suspect = log.directory.name in shared.logs.suspects and has_counted
@@ -218,12 +218,12 @@ class Partition:
         self.state.may_lead_alone = log.failed is None and (
             log.is_alone or (has_lost and not lacks)
         )
-        self.observe(found)
+        self.observe(current)
 
-    def learn(self, topic: TopicInfo, found: VersionedState | None, *, settled: bool) -> None:
+    def learn(self, topic: TopicInfo, current: VersionedState | None, *, settled: bool) -> None:
         """Take over a newer view, and try again what has failed meanwhile."""
         self._assign(topic)
-        self.observe(found, settled=settled)
+        self.observe(current, settled=settled)
         self.is_outdated = False
         self.is_restless = True
         if self.counted_end < self.log.log_end:
@@ -248,10 +248,10 @@ class Partition:
             self.throttle = throttle
             self._shared.throttled_until = 0.0  # computed with the former rate
 
-    def observe(self, found: VersionedState | None, *, settled: bool = False) -> None:
+    def observe(self, current: VersionedState | None, *, settled: bool = False) -> None:
         """The state was read. `settled`: in a new session, before which every write has ended."""
-        is_new, self.last_read = found != self.last_read, found
-        self._carry_out(self.state.observed(found, settled=settled))
+        is_new, self.last_read = current != self.last_read, current
+        self._carry_out(self.state.observed(current, settled=settled))
         if is_new and self.leader is None:
             self.wake_all()  # consumers may read from a follower that is in sync
 
@@ -410,12 +410,12 @@ class Partition:
         self.advance()
         self.look_after_isr()
 
-    def _lead(self, found: VersionedState) -> LeaderState:
+    def _lead(self, current: VersionedState) -> LeaderState:
         log = self.log
         if log.flushes:
             self._flush()
         return LeaderState(
-            *(self._shared.broker_id, found, self.replicas, log.epoch_starts),
+            *(self._shared.broker_id, current, self.replicas, log.epoch_starts),
             log_end=log.log_end,
             high_watermark=log.high_watermark,
             deleted_before=log.deleted_before,
@@ -843,8 +843,8 @@ class Partition:
         if logs.is_removing(log):
             return DISK_AGAIN_AFTER
         if offset < log.log_end and self._is_lost_by_election and log.is_compacted:
-            found = await log.queue.outcome_of(partial(load_compacted_for, log.directory))
-            if not isinstance(found, int) or found > offset:
+            compacted_for = await log.queue.outcome_of(partial(load_compacted_for, log.directory))
+            if not isinstance(compacted_for, int) or compacted_for > offset:
                 why = f"an unclean election has lost offsets from {offset} on, others were dropped for those"
                 return await self._begin_anew(follower, log.log_end, why)
         try:

@@ -69,9 +69,9 @@ class Partitions:
         """
         self.live = live
         mine, shared = live.get(self.broker_id), self.shared
-        found = "" if mine is None else mine.nonce
+        nonce = "" if mine is None else mine.nonce
         if is_registered:
-            self._own_nonce = found
+            self._own_nonce = nonce
         shared.registered.clear()
         shared.registered.update(live)
         staying = {number for number, each in live.items() if not each.leaving}
@@ -81,7 +81,7 @@ class Partitions:
             shared.staying.update(staying)
             self._isr_checks = deque(self._partitions.values())
             shared.post(self._check_isrs)
-        self.fetcher.brokers_are(live, found if found == self._own_nonce else "")
+        self.fetcher.brokers_are(live, nonce if nonce == self._own_nonce else "")
 
     def topic_is(
         self,
@@ -95,17 +95,17 @@ class Partitions:
         """Take over some of a topic's partitions, as of one view. `settled`: read in a new session."""
         for number in numbers:
             key = TopicIdPartition(topic.topic_id, number)
-            partition, found = self._partitions.get(key), states.get(key)
+            partition, current = self._partitions.get(key), states.get(key)
             if self.broker_id not in topic.partitions[number]:
                 self._drop(key)
-                self._delete(key, found)
+                self._delete(key, current)
             elif partition is not None:
-                partition.learn(topic, found, settled=settled)
+                partition.learn(topic, current, settled=settled)
             elif (log := self._logs.find(*key)) is not None and log.queue.is_idle:
-                self._begin(key, log, topic, found)
+                self._begin(key, log, topic, current)
             else:
                 is_new = key not in self._creating
-                self._creating[key] = topic, found
+                self._creating[key] = topic, current
                 if is_new and log is not None:
                     log.queue.add(self._begin_when_idle(key, log))
                 elif is_new:
@@ -140,14 +140,14 @@ class Partitions:
             self.shared.later(DISK_AGAIN_AFTER, partial(self._create, name, key))
 
     def _begin(
-        self, key: TopicIdPartition, log: Log, topic: TopicInfo, found: VersionedState | None
+        self, key: TopicIdPartition, log: Log, topic: TopicInfo, current: VersionedState | None
     ) -> None:
         if not log.is_open and log.failed is None:
             return  # it was deleted
         partition = self._partitions[key] = Partition(self.shared, key, log)
         if log.is_damaged:
             self._logs.files.damaged.add(log.directory)
-        partition.begin(topic, found)
+        partition.begin(topic, current)
 
     async def _begin_when_idle(self, key: TopicIdPartition, log: Log) -> None:
         """Begin once the operations of the log's former partition have ended: one may cut the log or begin
@@ -161,18 +161,22 @@ class Partitions:
         if partition is not None:
             partition.close()
 
-    def _delete(self, key: TopicIdPartition, found: VersionedState | None) -> None:
+    def _delete(self, key: TopicIdPartition, current: VersionedState | None) -> None:
         """Delete a replica that was moved away. One that still counts as in sync stays until its leader has
         taken it out."""
         log = self._logs.find(*key)
-        if log is None or found is None or self.broker_id in (found.state.leader, *found.state.isr):
+        if (
+            log is None
+            or current is None
+            or self.broker_id in (current.state.leader, *current.state.isr)
+        ):
             return
-        if log.leader_epoch > found.state.leader_epoch:
+        if log.leader_epoch > current.state.leader_epoch:
             # A replica that left acted in no later epoch. ZooKeeper was set back: this may be the only copy.
             logger.error(
                 "%s: kept, though its replicas are on other brokers in ZooKeeper: leader epoch %d there is "
                 "behind %d, which this disk knows",
-                *(log.name, found.state.leader_epoch, log.leader_epoch),
+                *(log.name, current.state.leader_epoch, log.leader_epoch),
             )
             return
         logger.info("%s: deleted here: its replicas are on other brokers now", log.name)

@@ -118,16 +118,16 @@ class ReplicaState:
             return Role.NOTING if isinstance(self._step, PersistEpoch) else Role.CLAIMING
         return Role.WAITING if self.follower is None else Role.FOLLOWING
 
-    def observed(self, found: VersionedState | None, *, settled: bool = False) -> Step:
+    def observed(self, current: VersionedState | None, *, settled: bool = False) -> Step:
         """The state was read, now or a while ago. Return the next step."""
         if self.leader is not None:
-            self.leader.observed(found, settled=settled)
-        if found is None:
+            self.leader.observed(current, settled=settled)
+        if current is None:
             self.known = self.follower = None
-        elif self.known is None or found.order >= self.known.order:
-            self.known = found
+        elif self.known is None or current.order >= self.known.order:
+            self.known = current
             # A leader takes it into the ISR again only when it has everything.
-            self.may_lead |= self.broker_id not in found.state.isr
+            self.may_lead |= self.broker_id not in current.state.isr
         return self._next()
 
     def persisted(self, epoch: int) -> Step:
@@ -154,11 +154,11 @@ class ReplicaState:
         self.known = None
         return None
 
-    def refused(self, found: VersionedState | None) -> Step:
-        """A write of this broker was refused since the state is `found`. That is no old read. If a later
+    def refused(self, current: VersionedState | None) -> Step:
+        """A write of this broker was refused since the state is `current`. That is no old read. If a later
         one was known, ZooKeeper was set back, and the same write would be refused again."""
         self.known = None
-        return self.observed(found)
+        return self.observed(current)
 
     def _next(self) -> Step:
         """Return the next step, if none is under way; roles that are over end here."""

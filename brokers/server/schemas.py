@@ -43,12 +43,12 @@ class _Subject:
         self.ids: frozenset[int] = frozenset()
         self.error: Exception | None = None
 
-    def update(self, _job: Any, found: frozenset[int] | Exception) -> None:
+    def update(self, _job: Any, outcome: frozenset[int] | Exception) -> None:
         """Take in the outcome of a read."""
-        if isinstance(found, Exception):
-            self.error = found
+        if isinstance(outcome, Exception):
+            self.error = outcome
         else:
-            self.ids, self.error = found, None
+            self.ids, self.error = outcome, None
 
 
 class Schemas:
@@ -97,10 +97,10 @@ class Schemas:
                 read = partial(self._read, known.name)
                 self._submit(Lane.SUBJECTS, read, partial(self._finish_refresh, known))
 
-    def _finish_refresh(self, subject: _Subject, found: frozenset[int] | Exception) -> None:
-        log_failure("schema ids", found)
-        subject.update(None, found)
-        if isinstance(found, Exception):  # other reads are likely to fail too: wait for `task`
+    def _finish_refresh(self, subject: _Subject, outcome: frozenset[int] | Exception) -> None:
+        log_failure("schema ids", outcome)
+        subject.update(None, outcome)
+        if isinstance(outcome, Exception):  # other reads are likely to fail too: wait for `task`
             self._changed.add(subject.name)
             self._is_refreshing = False
         else:

@@ -138,19 +138,19 @@ def _read_nodes(group: str, topic: str | None = None) -> Recipe[_GroupNodes]:
     return _GroupNodes(created, members, some, nodes, bool(owners), some == partitions)
 
 
-def _check_unused(group: str, found: _GroupNodes, or_force: str = "") -> None:
+def _check_unused(group: str, nodes: _GroupNodes, or_force: str = "") -> None:
     """Raises GroupNotEmpty, also for owners whose member nodes were removed by hand."""
-    if found.members or found.is_owned:
-        names = ", ".join(found.members) or "owners without a member node"
+    if nodes.members or nodes.is_owned:
+        names = ", ".join(nodes.members) or "owners without a member node"
         raise GroupNotEmpty(f"group {group} has live members: stop them first{or_force} ({names})")
 
 
-def _delete_nodes(group: str, found: _GroupNodes, plan: zk.Write | None = None) -> Recipe[bool]:
+def _delete_nodes(group: str, nodes: _GroupNodes, plan: zk.Write | None = None) -> Recipe[bool]:
     """Delete what was found unless something has changed → whether it is done. `plan` replaces the plan."""
     parent = paths.members(group)
-    members = [paths.member(group, name) for name in found.members]
+    members = [paths.member(group, name) for name in nodes.members]
     writes: list[zk.Write] = [
-        *map(zk.Delete, (*members, parent, *found.nodes)),
+        *map(zk.Delete, (*members, parent, *nodes.nodes)),
         plan or zk.Delete(paths.plan(group)),
         # Resets know by the version of this node that offsets were deleted (offset_admin.py).
         zk.Set(paths.GROUPS, b""),
@@ -162,7 +162,7 @@ def _delete_nodes(group: str, found: _GroupNodes, plan: zk.Write | None = None) 
             recipes.check_foreseen(refusal)
         return (yield from _created_by(paths.group(group))) == 0
     except zk.ConnectionLost:
-        return (yield from _created_by(parent)) != found.created
+        return (yield from _created_by(parent)) != nodes.created
     return True
 
 
