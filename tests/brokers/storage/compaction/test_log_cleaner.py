@@ -248,7 +248,7 @@ def test_a_tombstone_stays_behind_a_batch_that_stays_though_nothing_new_is_in_it
     def no_room(header: BatchHeader, columns: Columns) -> bytes:
         raise BatchTooLarge("the offsets that are left take more room than the records gave")
 
-    monkeypatch.setattr(batch_filter, "_rewritten", no_room)
+    monkeypatch.setattr(batch_filter, "_rewrite", no_room)
     upkept = Upkept(tmp_path)
     upkept.append(keyed((b"gone", b"value"), (b"stays", b"value")))
     upkept.append(keyed((b"gone", None)))
@@ -271,7 +271,7 @@ def test_a_tombstone_goes_once_the_batch_that_could_not_be_rewritten_is_gone(
     upkept.append(keyed((b"gone", b"value"), (b"stays", b"value")))
     upkept.append(keyed((b"gone", None)))
     with monkeypatch.context() as full:
-        full.setattr(batch_filter, "_rewritten", no_room)
+        full.setattr(batch_filter, "_rewrite", no_room)
         upkept.append(*(keyed((b"other", b"%d" % number * 30)) for number in range(60)))
         upkept.compact()
     upkept.append(keyed((b"gone", None), (b"stays", b"anew")))
