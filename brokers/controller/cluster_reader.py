@@ -59,16 +59,16 @@ class ClusterReader:
             {} if former is None else former.states
         )
         self._wake = wake
-        self._rang: deque[object] = deque()
+        self._fired: deque[object] = deque()
         self._stale: dict[object, None] = {}
         self._partitions: dict[str, int] = {}
         """The number of partitions of each topic, by its id."""
         # One object: a node's watch is not set twice.
-        self.brokers_rang = partial(self.ring, BROKERS)
+        self.on_brokers_changed = partial(self.ring, BROKERS)
 
     def ring(self, what: object) -> None:
         """Read a node again, and wake the owner. From any thread."""
-        self._rang.append(what)
+        self._fired.append(what)
         self._wake()
 
     def note(self, *what: object) -> None:
@@ -77,8 +77,8 @@ class ClusterReader:
 
     def listen(self) -> dict[object, None]:
         """Return all that must be read, with what rang by now."""
-        while self._rang:
-            self.note(self._rang.popleft())
+        while self._fired:
+            self.note(self._fired.popleft())
         return self._stale
 
     def reads(self) -> list[Recipe[None]]:
@@ -94,7 +94,7 @@ class ClusterReader:
     def _read(self, what: object) -> Recipe[None]:
         try:
             if what is BROKERS:
-                self.brokers = yield from brokers.live(self.brokers_rang)
+                self.brokers = yield from brokers.live(self.on_brokers_changed)
             elif what is TOPICS:
                 yield from self._read_names()
             elif what is DELETIONS:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_AFTER: Final = 0.5
 """Seconds between two rounds of `Partitions.task`."""
-LOOKED_AT: Final = 200
+CHECKS_PER_STEP: Final = 200
 """Partitions whose ISR is checked in one step, at most."""
 
 
@@ -191,7 +191,7 @@ class Partitions:
             if partition is None:
                 continue
             try:
-                partition.take(result, chunk, now)
+                partition.handle_result(result, chunk, now)
             except Exception as error:
                 logger.exception("%s: a fault of this broker's own", partition.log.name)
                 partition.fail(f"its leader's answer could not be taken: {error!r}")
@@ -226,7 +226,7 @@ class Partitions:
     def _check_isrs(self) -> None:
         """Check the in-sync replicas of some partitions now, and of the others later."""
         try:
-            for _ in range(min(LOOKED_AT, len(self._isr_checks))):
+            for _ in range(min(CHECKS_PER_STEP, len(self._isr_checks))):
                 self._isr_checks.popleft().look_after_isr()
         finally:  # a fault of one partition does not end the round
             if self._isr_checks:

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 BLOCK: Final = 10_000
 """Ids taken from ZooKeeper at a time: producers can be started for a while when it is down."""
 
-_ASKING: Final = "it is asking ZooKeeper for some"
+_REQUESTED: Final = "it is asking ZooKeeper for some"
 
 
 class ProducerIds:
@@ -33,7 +33,7 @@ class ProducerIds:
         self._allocate = allocate
         self._left: deque[int] = deque()
         self._is_refilling = False
-        self._trouble = _ASKING
+        self._trouble = _REQUESTED
 
     def next(self) -> int:
         """The next id. Raises NoProducerId."""
@@ -55,5 +55,5 @@ class ProducerIds:
                 self._trouble = str(result)
                 logger.warning("no producer ids from ZooKeeper: %s", result)
             return
-        self._trouble = _ASKING
+        self._trouble = _REQUESTED
         self._left.extend(result)

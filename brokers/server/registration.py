@@ -262,7 +262,7 @@ class ClusterWatcher:
             if former not in ("", directory):
                 self._on_new_directory()
             self._former = former
-        mine = brokers.register(number, self._mine, self._reader.brokers_rang, self._former)
+        mine = brokers.register(number, self._mine, self._reader.on_brokers_changed, self._former)
         if execute(session, mine) is None:
             if time.monotonic() > self._wait_until:
                 raise BrokerIdTaken(

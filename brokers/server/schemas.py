@@ -122,7 +122,7 @@ class Schemas:
             if job is None:
                 # A failure is shared, too: while ZooKeeper does not answer, each read takes its timeout.
                 read = partial(result_of, partial(self._read, subject))
-                job = SharedJob(read, known.take, Lane.SUBJECTS)
+                job = SharedJob(read, known.update, Lane.SUBJECTS)
                 self._reads[subject] = job
             yield job
             if known.error is None and not wanted <= known.ids:

@@ -23,7 +23,7 @@ from folkmoot.protocol.errors import (
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
-KEPT_BATCHES: Final = 5
+RETAINED_BATCHES: Final = 5
 """Batches of a producer that are recognised as duplicates; the most that it may have in flight."""
 
 SNAPSHOT_BATCHES: Final = 1_000
@@ -64,7 +64,7 @@ class ProducerState:
 
     Rules for a batch with a producer id, by its producer epoch:
 
-    - The current epoch: a batch that equals one of the last KEPT_BATCHES is a duplicate. Any other must
+    - The current epoch: a batch that equals one of the last RETAINED_BATCHES is a duplicate. Any other must
       begin with the next sequence, else it is out of order.
     - An older epoch: the batch is fenced.
     - A newer epoch, or an unknown producer: the batch must begin with sequence 0. If it says that
@@ -170,7 +170,7 @@ class ProducerState:
         if entry is None or entry.epoch != header.producer_epoch:
             entry = ProducerEntry(producer_id, header.producer_epoch, None, (written,))
         else:
-            entry.batches = (*entry.batches[1 - KEPT_BATCHES :], written)
+            entry.batches = (*entry.batches[1 - RETAINED_BATCHES :], written)
             entry.idle_since = None
         self._entries[producer_id] = entry
         while len(self._entries) > self.limit:

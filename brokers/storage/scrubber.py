@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 STEP_BYTES: Final = 8 * 1024 * 1024
 LOGS_AT_ONCE: Final = 200
 NOTHING_TO_DO: Final = 600.0
-LEAST_SHARE: Final = 0.1
+LEAST_FRACTION: Final = 0.1
 """The rest of a late pass takes at least this part of its period: it leaves the disk to others."""
 
 _BUSY: Final = 0.1
@@ -87,7 +87,7 @@ class Scrubber:
         time_left = self._progress.began / 1000 + self._period - now.wall / 1000
         time_left = min(max(time_left, 0.0), self._period)
         pause = time_left * size / max(size, self._left_bytes)
-        least = self._period * LEAST_SHARE * size / max(size, self._listed_bytes)
+        least = self._period * LEAST_FRACTION * size / max(size, self._listed_bytes)
         self._left_bytes -= size
         self._busy = True
         step = partial(_read_step, segment.reader(), self._position, self._offset)

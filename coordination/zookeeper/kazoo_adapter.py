@@ -225,7 +225,7 @@ class KazooSession:
             log.warning(
                 "no ZooKeeper server at %s answers session 0x%x for now", servers, session_id
             )
-        self._tell()
+        self._notify_listeners()
         self._send_waiting()
 
     def refused(self) -> None:
@@ -263,7 +263,7 @@ class KazooSession:
             _call(
                 "what is done after an operation", request.callback, Outcome(None, _session_over())
             )
-        self._tell()
+        self._notify_listeners()
 
     def _stop_client(self) -> threading.Thread:
         def stop() -> None:
@@ -279,7 +279,7 @@ class KazooSession:
         stopper.start()
         return stopper
 
-    def _tell(self) -> None:
+    def _notify_listeners(self) -> None:
         with self._lock:
             state, listeners = self.state, list(self._listeners)
         for listener in listeners:

@@ -226,6 +226,6 @@ def write_parts(parts: Sequence[Part], guards: Sequence[Write], most: int) -> Re
             for part in parts[:most]:
                 yield from part.look(None)
         else:
-            for (part, _), result in zip(batch, results, strict=True):
-                if part is not None and part.answer is None:
-                    part.written(result)
+            for (sent, _), result in zip(batch, results, strict=True):
+                if sent is not None and sent.answer is None:
+                    sent.written(result)

@@ -17,7 +17,7 @@ from folkmoot.brokers.replication.partition import (
     Partition,
     WaitingProduce,
 )
-from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
+from folkmoot.brokers.server.replica_fetches import NOTIFY_WITHIN
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.brokers.storage.segment import Segment
@@ -51,7 +51,7 @@ def timers(node: Node) -> int:
 
 
 def tell_of_deletions(cluster: Cluster) -> None:
-    cluster.now += TELL_WITHIN
+    cluster.now += NOTIFY_WITHIN
     cluster.run()
 
 

@@ -78,7 +78,7 @@ def test_a_log_that_takes_nothing_more_refuses_the_produces_that_wait(waiting: W
     waiting.produce(3)
     waiting.produce(2)
     waiting.partition.log.fail("a bad disk", readable=True)
-    waiting.partition._flushed(None)
+    waiting.partition._finish_flush(None)
     assert [(end, type(error)) for end, error in waiting.answers] == [
         (3, StorageError),
         (5, StorageError),

@@ -23,7 +23,7 @@ from folkmoot.brokers.replication.partition import (
 )
 from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
-from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
+from folkmoot.brokers.server.replica_fetches import NOTIFY_WITHIN
 from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.storage import log as log_module
 from folkmoot.brokers.storage.files.atomic_file import disk_error
@@ -1205,7 +1205,7 @@ def test_records_are_deleted_when_whoever_may_lead_next_has_deleted_them(cluster
         cluster.run()
     cluster.nodes[3].by_hand = True
     answer = cluster.nodes[1].delete_records(2)
-    cluster.now += TELL_WITHIN
+    cluster.now += NOTIFY_WITHIN
     cluster.run()
     assert cluster.nodes[2].log.log_start == 2
     assert not answer, "broker 3 has not deleted them"
@@ -1256,7 +1256,7 @@ def test_a_follower_without_room_to_delete_records_does_so_when_there_is_some(
     monkeypatch.setattr("folkmoot.brokers.storage.retention.save_log_start", save)
     answers = one.delete_records(3)
     cluster.run()
-    cluster.now += TELL_WITHIN
+    cluster.now += NOTIFY_WITHIN
     cluster.run()
     assert (refused, answers, three.log.log_start) == ([3], [], 0)
     for _ in range(3):
@@ -2527,7 +2527,7 @@ def test_a_follower_serves_what_is_committed_as_far_as_it_has_heard_and_only_whi
     cluster.run()
     assert (leader.log.high_watermark, follower.log.high_watermark) == (2, 0)
     assert fetched(follower, 0, epoch=1) is None, "it does not know yet that it is committed"
-    cluster.later(TELL_WITHIN)
+    cluster.later(NOTIFY_WITHIN)
     assert fetched(follower, 0, epoch=1).high_watermark == 2, "and hears of it soon"
     assert fetched(follower, 2, epoch=1) is None
     assert fetched(follower, 3, epoch=1).error == OffsetNotAvailable.code
