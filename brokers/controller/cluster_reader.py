@@ -101,7 +101,7 @@ class ClusterReader:
                 yield from self._read_deletions()
             elif isinstance(what, str):
                 topic = yield from topics.read(what, partial(self.ring, what))
-                self._topic_is(what, topic)
+                self._update_topic(what, topic)
                 if topic is None:
                     # By the time the names are read another topic may have this one: that one is new.
                     self.note(TOPICS)
@@ -125,7 +125,7 @@ class ClusterReader:
     def _keep_former(self, what: object) -> None:
         topics, states = self._former_topics, self._former_states
         if isinstance(what, str) and what in topics and what not in self.topics:
-            self._topic_is(what, topics[what])
+            self._update_topic(what, topics[what])
         elif isinstance(what, TopicIdPartition) and what in states:
             self.states.setdefault(what, states[what])
 
@@ -135,7 +135,7 @@ class ClusterReader:
         known = self.topics.keys() | {each for each in self.malformed if isinstance(each, str)}
         self.note(*(name for name in names if name not in known))
         for name in sorted(known.difference(names)):
-            self._topic_is(name, None)
+            self._update_topic(name, None)
             self.malformed.discard(name)
             self.changed[name] = None
 
@@ -160,7 +160,7 @@ class ClusterReader:
             *(each for each in there if each not in self.states and each not in self.malformed)
         )
 
-    def _topic_is(self, name: str, topic: TopicInfo | None) -> None:
+    def _update_topic(self, name: str, topic: TopicInfo | None) -> None:
         before = self.topics.pop(name, None)
         if before is not None and (topic is None or topic.topic_id != before.topic_id):
             self.note(DELETIONS)

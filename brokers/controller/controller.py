@@ -128,16 +128,16 @@ class Controller:
         if BROKERS in changed:
             epochs = {broker: found.epoch for broker, found in reader.brokers.items()}
             leaving = [broker for broker, found in reader.brokers.items() if found.leaving]
-            leadership.brokers_are(epochs, now, leaving)
+            leadership.update_brokers(epochs, now, leaving)
         if any(isinstance(each, str) for each in changed):
-            leadership.topics_are(reader.topics.values())
+            leadership.update_topics(reader.topics.values())
         for each in changed:
             if not isinstance(each, TopicIdPartition):
                 continue
             if each in reader.malformed:
-                leadership.state_is_malformed(each)
+                leadership.mark_malformed(each)
             else:
-                leadership.state_is(each, reader.states.get(each))
+                leadership.update_state(each, reader.states.get(each))
 
     def _writes(self, me: controllers.Controller, now: float) -> list[Recipe[None]]:
         decision = self._leadership.decide(now)
@@ -170,7 +170,7 @@ class Controller:
         for partition, answer in answers.items():
             now = answer.current if isinstance(answer, Superseded) else answer
             if isinstance(now, VersionedState):
-                self._leadership.state_is(partition, now)
+                self._leadership.update_state(partition, now)
             else:
                 self._reader.note(partition)  # gone or malformed
         logger.info("wrote the states of %d partitions", len(writes))
@@ -193,7 +193,7 @@ class Controller:
         remaining = {}
         for each, write in writes.items():
             if each.topic_id in lost and write.stands_on == MISSING:
-                self._leadership.state_is_malformed(each)
+                self._leadership.mark_malformed(each)
             else:
                 remaining[each] = write
         return remaining

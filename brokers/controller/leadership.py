@@ -72,7 +72,7 @@ class Leadership:
 
     # -- what is known ----------------------------------------------------------------------------
 
-    def brokers_are(
+    def update_brokers(
         self, epochs: Mapping[int, int], now: float, leaving: Iterable[int] = ()
     ) -> None:
         """Take over the registered brokers with their broker epochs, and those that are about to stop."""
@@ -88,7 +88,7 @@ class Leadership:
             for topic in self._topics.values():
                 self._unjudged.update(_partitions_of(topic))
 
-    def topics_are(self, topics: Iterable[TopicInfo]) -> None:
+    def update_topics(self, topics: Iterable[TopicInfo]) -> None:
         """Take over all topics that exist."""
         before, self._topics = self._topics, {each.topic_id: each for each in topics}
         for topic_id, topic in self._topics.items():
@@ -96,9 +96,9 @@ class Leadership:
                 self._unjudged.update(_partitions_of(topic))
         for topic_id in before.keys() - self._topics.keys():
             for partition in _partitions_of(before[topic_id]):
-                self.state_is(partition, None)
+                self.update_state(partition, None)
 
-    def state_is(self, partition: TopicIdPartition, state: VersionedState | None) -> None:
+    def update_state(self, partition: TopicIdPartition, state: VersionedState | None) -> None:
         """Take over a partition's state as it was read or written; None if there is none."""
         self._malformed.discard(partition)
         if state is None:
@@ -107,7 +107,7 @@ class Leadership:
             self._states[partition] = state
         self._unjudged.add(partition)
 
-    def state_is_malformed(self, partition: TopicIdPartition) -> None:
+    def mark_malformed(self, partition: TopicIdPartition) -> None:
         """The node of a partition's state cannot be decoded."""
         self._states.pop(partition, None)
         self._malformed.add(partition)

@@ -61,7 +61,7 @@ class Partitions:
 
     # -- the view of the cluster --------------------------------------------------------------------
 
-    def brokers_are(self, live: Mapping[int, Registration], *, is_registered: bool) -> None:
+    def update_brokers(self, live: Mapping[int, Registration], *, is_registered: bool) -> None:
         """Take over the registered brokers; `is_registered`: this process is one of them.
 
         Another process may have registered under this broker's id. A fetch with that one's nonce would
@@ -81,9 +81,9 @@ class Partitions:
             shared.staying.update(staying)
             self._isr_checks = deque(self._partitions.values())
             shared.post(self._check_isrs)
-        self.fetcher.brokers_are(live, nonce if nonce == self._own_nonce else "")
+        self.fetcher.update_brokers(live, nonce if nonce == self._own_nonce else "")
 
-    def topic_is(
+    def update_topic(
         self,
         name: str,
         topic: TopicInfo,

@@ -72,7 +72,7 @@ class ReplicaFetcher:
         self._others: dict[int, Callable[[Reply], None]] = {}
         self._brokers: Mapping[int, Registration] = {}
 
-    def brokers_are(self, live: Mapping[int, Registration], nonce: str) -> None:
+    def update_brokers(self, live: Mapping[int, Registration], nonce: str) -> None:
         """Take over the registered brokers, and this one's nonce; "" while it is not registered."""
         self._brokers = live
         for number, leader in self._leaders.items():

@@ -49,7 +49,7 @@ class ViewUpdates:
             changed = sorted({*metadata.view.topics, *change.full_view.topics})
             metadata.view = change.full_view
         view = metadata.view
-        self._partitions.brokers_are(view.registrations, is_registered=change.is_registered)
+        self._partitions.update_brokers(view.registrations, is_registered=change.is_registered)
         if change.is_registered and not self._was_registered:
             self._was_registered = True
             changed = [*sorted(view.topics), *changed]
@@ -117,7 +117,7 @@ class ViewUpdates:
         if self._was_registered:
             settled = settled_at == self._partitions.counters.unknown_outcomes
             states = self._metadata.view.states
-            self._partitions.topic_is(name, topic, states, numbers=numbers, settled=settled)
+            self._partitions.update_topic(name, topic, states, numbers=numbers, settled=settled)
 
     def _is_set_back(self, name: str, topic: TopicInfo) -> bool:
         """True if a topic's node is older than this disk knows it. Then the topic is out of use here: its

@@ -227,7 +227,7 @@ class Flusher:
         outcome = await self._notes.outcome_of(partial(save_notes, logs.data, notes))
         error = outcome if isinstance(outcome, Exception) else None
         if error is None:
-            call_guarded(NOTES_FILE, logs.are_noted, notes)
+            call_guarded(NOTES_FILE, logs.set_noted, notes)
         elif not logs.room.is_missed(error):
             logger.error("%s: %s could not be written: %s", logs.data, NOTES_FILE, error)
         for callback in waiting:

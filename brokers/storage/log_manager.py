@@ -547,7 +547,7 @@ class LogManager:
             return True
         return name in self.noted.recovery_points and name not in self.notes.recovery_points
 
-    def are_noted(self, notes: Notes) -> None:
+    def set_noted(self, notes: Notes) -> None:
         """These notes are on disk."""
         are_higher = notes.ids != self.noted.ids
         self.noted = notes

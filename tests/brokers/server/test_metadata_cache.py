@@ -158,13 +158,13 @@ def test_a_topic_of_ten_thousand_partitions_is_taken_over_in_steps_of_bounded_si
     topics = {"wide": wide, "gone": TopicInfo("id-gone", [[ME, OTHER]] * 1_000)}
     taken: dict[str, list[int]] = {"wide": [], "gone": []}
 
-    def topic_is(name: str, *_: object, numbers: range, settled: bool) -> None:
+    def update_topic(name: str, *_: object, numbers: range, settled: bool) -> None:
         assert len(numbers) <= PARTITIONS_PER_STEP
         taken[name] += numbers
 
     with make_logs(tmp_path / "data") as logs:
         handlers = make_handlers(logs)
-        monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
+        monkeypatch.setattr(handlers.partitions, "update_topic", update_topic)
         posted: deque[Callable[[], None]] = deque()
         first = ClusterChange(full_view=ClusterView(BROKERS, topics), is_registered=True)
         handlers.updates.show(first, posted.append)
@@ -191,7 +191,7 @@ def test_that_a_view_is_settled_holds_for_all_of_its_topics_though_another_comes
     states = {TopicIdPartition(each.topic_id, 0): state for each in topics.values()}
     settled: set[str] = set()
 
-    def topic_is(
+    def update_topic(
         name: str, *_: object, numbers: range, settled: bool, into: set[str] = settled
     ) -> None:
         if settled:
@@ -199,7 +199,7 @@ def test_that_a_view_is_settled_holds_for_all_of_its_topics_though_another_comes
 
     with make_logs(tmp_path / "data") as logs:
         handlers = make_handlers(logs)
-        monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
+        monkeypatch.setattr(handlers.partitions, "update_topic", update_topic)
         posted: deque[Callable[[], None]] = deque()
         whole = ClusterView(BROKERS, topics, states)
         first = ClusterChange(full_view=whole, is_settled=True, is_registered=True)
@@ -217,14 +217,14 @@ def test_what_cannot_be_taken_over_of_one_topic_holds_up_no_other(
     topics = {name: TopicInfo(f"id-{name}", [[ME, OTHER]] * 1_000) for name in ("a", "b", "c")}
     taken: dict[str, list[int]] = {name: [] for name in topics}
 
-    def topic_is(name: str, *_: object, numbers: range, settled: bool) -> None:
+    def update_topic(name: str, *_: object, numbers: range, settled: bool) -> None:
         if name == "b":
             raise RuntimeError("a fault")
         taken[name] += numbers
 
     with make_logs(tmp_path / "data") as logs:
         handlers = make_handlers(logs)
-        monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
+        monkeypatch.setattr(handlers.partitions, "update_topic", update_topic)
         posted: deque[Callable[[], None]] = deque()
         whole = ClusterView(BROKERS, topics)
         handlers.updates.show(ClusterChange(full_view=whole, is_registered=True), posted.append)
@@ -241,13 +241,13 @@ def test_a_topic_that_is_set_back_between_two_steps_is_taken_out_of_use(
     wide = TopicInfo("id-wide", [[ME, OTHER]] * 1_000, revision=2)
     taken: list[int] = []
 
-    def topic_is(name: str, *_: object, numbers: range, settled: bool) -> None:
+    def update_topic(name: str, *_: object, numbers: range, settled: bool) -> None:
         taken.extend(numbers)
 
     with make_logs(tmp_path / "data") as logs:
         create(logs, "wide", "id-wide", 0)
         handlers = make_handlers(logs)
-        monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
+        monkeypatch.setattr(handlers.partitions, "update_topic", update_topic)
         posted: deque[Callable[[], None]] = deque()
         first = ClusterChange(full_view=ClusterView(BROKERS, {"wide": wide}), is_registered=True)
         handlers.updates.show(first, posted.append)
@@ -279,12 +279,12 @@ def test_a_changed_state_costs_that_one_partition_however_many_its_topic_has(
     topics = {"wide": TopicInfo("id-wide", [[ME, OTHER]] * count)}
     taken: list[int] = []
 
-    def topic_is(name: str, *_: object, numbers: Sequence[int], settled: bool) -> None:
+    def update_topic(name: str, *_: object, numbers: Sequence[int], settled: bool) -> None:
         taken.extend(numbers)
 
     with make_logs(tmp_path / "data") as logs:
         handlers = make_handlers(logs)
-        monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
+        monkeypatch.setattr(handlers.partitions, "update_topic", update_topic)
         posted: deque[Callable[[], None]] = deque()
         whole = ClusterView(BROKERS, topics)
         handlers.updates.show(ClusterChange(full_view=whole, is_registered=True), posted.append)

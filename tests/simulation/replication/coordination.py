@@ -288,9 +288,9 @@ class Controller(Coordination):
         assert topic is not None
         self.replicas = tuple(topic.partitions[PARTITION.partition])
         rules = Leadership(elected.epoch)
-        rules.brokers_are({each: broker.epoch for each, broker in live.items()}, 0.0)
-        rules.topics_are([topic])
-        rules.state_is(PARTITION, found)
+        rules.update_brokers({each: broker.epoch for each, broker in live.items()}, 0.0)
+        rules.update_topics([topic])
+        rules.update_state(PARTITION, found)
         ending = rules._ending(PARTITION)
         wanted = None if ending is not None else self._decide(live.keys(), found, elected.epoch)
         guard = controllers.is_in_epoch(elected)

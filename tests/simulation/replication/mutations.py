@@ -317,9 +317,9 @@ def _cancel_whoever_is_in_sync(patch: pytest.MonkeyPatch) -> None:
 
 def _delete_when_it_begins(patch: pytest.MonkeyPatch) -> None:
     """Who leaves keeps its log until the reassignment has ended."""
-    real = Partitions.topic_is
+    real = Partitions.update_topic
 
-    def topic_is(self: Partitions, name: str, topic: Any, states: Any, **given: Any) -> None:
+    def update_topic(self: Partitions, name: str, topic: Any, states: Any, **given: Any) -> None:
         for number, move in topic.reassignments.items():
             if self.broker_id not in move.target:
                 key = TopicIdPartition(topic.topic_id, number)
@@ -329,7 +329,7 @@ def _delete_when_it_begins(patch: pytest.MonkeyPatch) -> None:
                 return
         real(self, name, topic, states, **given)
 
-    patch.setattr(Partitions, "topic_is", topic_is)
+    patch.setattr(Partitions, "update_topic", update_topic)
 
 
 def _lead_on_in_the_epoch_of_a_reassignment_that_ends(patch: pytest.MonkeyPatch) -> None:
