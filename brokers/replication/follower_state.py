@@ -20,7 +20,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Compare the batches with their checksums, then call `checked`: they will replace what is damaged
+    """Compare the batches with their checksums, then call `note_checked`: they will replace what is damaged
     here, and what follows it."""
 
 
@@ -58,9 +58,9 @@ class FollowerState:
             self.damaged_at = offset
             self._checked = None
             if offset is not None:
-                self.checked(starts.before(offset), offset)
+                self.note_checked(starts.before(offset), offset)
 
-    def checked(self, last_epoch: int, next_offset: int) -> None:
+    def note_checked(self, last_epoch: int, next_offset: int) -> None:
         """The leader's log is whole from the damage up to there, or has nothing before."""
         self._checked = Position(self.epoch, last_epoch, next_offset)
 
@@ -68,7 +68,7 @@ class FollowerState:
         """Return the position to ask the leader from."""
         return self._checked or Position(self.epoch, starts.latest, log_end)
 
-    def answered(
+    def handle_answer(
         self, requested: Position, diverging: EpochEnd | None, starts: EpochStarts, log_end: int
     ) -> Truncate | Append | Check | None:
         """Return what to do with the leader's answer; None: it is too late."""

@@ -147,7 +147,7 @@ class LeaderState:
 
     # -- records ------------------------------------------------------------------------------------
 
-    def fetched(
+    def handle_fetch(
         self,
         replica: int,
         broker_epoch: int,
@@ -231,7 +231,7 @@ class LeaderState:
                 "only copy, until all replicas have asked"
             )
 
-    def appended(self, now: float) -> None:
+    def note_append(self, now: float) -> None:
         """The log has grown: followers that had all of it are behind from now on."""
         for follower in self._followers.values():
             if follower.behind_since is None:
@@ -276,8 +276,8 @@ class LeaderState:
     # -- in-sync replicas ---------------------------------------------------------------------------
 
     def propose(self, live: Iterable[int], now: float) -> StateWrite | None:
-        """Return the write that changes the ISR, if it should change. It counts from here on; `answered`
-        takes its outcome: one at a time.
+        """Return the write that changes the ISR, if it should change. It counts from here on;
+        `finish_proposal` takes its outcome: one at a time.
 
         `live` are the registered brokers that are not about to stop: no producer waits for one of those.
         """
@@ -319,7 +319,7 @@ class LeaderState:
     def _has_caught_up(self, follower: _Follower) -> bool:
         return follower.log_end >= max(self.high_watermark, self.epoch_start)
 
-    def answered(self, answer: Answer | None) -> None:
+    def finish_proposal(self, answer: Answer | None) -> None:
         """The proposed write has ended; None: its outcome is unknown."""
         proposed, self.proposed = self.proposed, None
         if answer is None:
@@ -329,14 +329,14 @@ class LeaderState:
         elif isinstance(answer, Superseded):
             if answer.current is not None and answer.current.order < self.known.order:
                 self.resigned = True  # ZooKeeper was set back: what refuses a write is no old read
-            self.observed(answer.current)
+            self.observe(answer.current)
         elif answer.broker_id in self._followers and proposed is not None:
             follower = self._followers[answer.broker_id]
             # Its next incarnation may have fetched meanwhile, and that counts.
             if follower.broker_epoch == proposed.in_sync.get(answer.broker_id):
                 follower.log_end = -1
 
-    def observed(self, current: VersionedState | None, *, settled: bool = False) -> None:
+    def observe(self, current: VersionedState | None, *, settled: bool = False) -> None:
         """The state was read, now or a while ago. `settled`: when no write was under way."""
         if current is None:
             self.resigned = True

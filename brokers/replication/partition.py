@@ -251,7 +251,7 @@ class Partition:
     def observe(self, current: VersionedState | None, *, settled: bool = False) -> None:
         """The state was read. `settled`: in a new session, before which every write has ended."""
         is_new, self.last_read = current != self.last_read, current
-        self._carry_out(self.state.observed(current, settled=settled))
+        self._carry_out(self.state.observe(current, settled=settled))
         if is_new and self.leader is None:
             self.wake_all()  # consumers may read from a follower that is in sync
 
@@ -372,16 +372,16 @@ class Partition:
             return
         if error is None:
             self.log.leader_epoch = max(self.log.leader_epoch, epoch)
-            self._carry_out(self.state.persisted(epoch))
+            self._carry_out(self.state.confirm_epoch(epoch))
         else:
-            self.state.failed()
+            self.state.fail_step()
             self._try_again(DISK_AGAIN_AFTER)
 
     def _claim(self, write: StateWrite) -> None:
         """Write in ZooKeeper that this broker leads, or that it cannot."""
         log = self.log
         if write.state.active and (log.failed is not None or self._blocking):
-            self.state.failed()
+            self.state.fail_step()
             self._try_again()
             return
         if not (self.state.may_lead or write.state.active):
@@ -392,7 +392,7 @@ class Partition:
         if self._role is Role.CLOSED:
             return
         state, log, counters = self.state, self.log, self._shared.counters
-        step = state.activated(answer, self._lead)
+        step = state.finish_activation(answer, self._lead)
         if state.leader is not None:
             if not state.may_lead:
                 is_usual = log.is_alone and log.directory.name in self._shared.logs.suspects
@@ -440,7 +440,7 @@ class Partition:
                 return  # reads are possible, at least
             state.leader.resigned = True
         state.may_lead, state.may_lead_alone = False, self.log.failed is None
-        self._carry_out(state.observed(state.known))
+        self._carry_out(state.observe(state.known))
 
     def _allow_leading(self) -> None:
         """The damaged part is gone, or the deletions of the leader are carried out. With that the replica may
@@ -448,7 +448,7 @@ class Partition:
         state = self.state
         if state.follower is not None and state.follower.has_committed:
             state.may_lead |= not self.log.is_damaged and self.log.failed is None
-            self._carry_out(state.observed(state.known))
+            self._carry_out(state.observe(state.known))
 
     # -- high watermark -----------------------------------------------------------------------------
 
@@ -524,11 +524,11 @@ class Partition:
         if self.leader is not None and not self.leader.has_enough_replicas:
             raise NotEnoughReplicas(f"{self.log.name}: {self.leader.missing(self.log.log_end)}")
 
-    def appended(self, size: int, before: int) -> None:
+    def note_append(self, size: int, before: int) -> None:
         """Count a producer's `size` bytes, appended from offset `before` on, where this broker leads."""
         was_committed = self.log.high_watermark >= before
         if self.leader is not None:
-            self.leader.appended(self._shared.clock())
+            self.leader.note_append(self._shared.clock())
             self.is_restless = True
         for session in self.sessions:
             session.appended(self)
@@ -567,7 +567,7 @@ class Partition:
 
     # -- followers, where this broker leads ---------------------------------------------------------
 
-    def fetched(
+    def handle_fetch(
         self,
         follower: int,
         broker_epoch: int,
@@ -576,15 +576,15 @@ class Partition:
         *,
         gives_up: bool,
     ) -> EpochEnd | None:
-        """A follower fetches (LeaderState.fetched). Raises NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch,
-        OffsetOutOfRange, OffsetNotAvailable."""
+        """Answer a fetch (LeaderState.handle_fetch). Raises NotLeader, FencedLeaderEpoch,
+        UnknownLeaderEpoch, OffsetOutOfRange, OffsetNotAvailable."""
         leader, log = self.leader, self.log
         if leader is None or follower not in self.replicas:
             raise NotLeader(
                 f"{log.name} is not led here, or broker {follower} has no replica of it"
             )
         try:
-            end = leader.fetched(
+            end = leader.handle_fetch(
                 *(follower, broker_epoch, position, log.log_end, self._shared.clock()),
                 log_start=log.log_start,
                 deleted_before=deleted_before,
@@ -647,15 +647,15 @@ class Partition:
 
     def _isr_answered(self, leader: LeaderState, answer: Answer | None) -> None:
         before, counters = set(leader.isr), self._shared.counters
-        leader.answered(answer)
+        leader.finish_proposal(answer)
         counters.isr_shrinks += len(before.difference(leader.isr))
         counters.isr_expands += len(set(leader.isr) - before)
         if self._role is Role.CLOSED:
             return
         if isinstance(answer, Superseded):
-            self._carry_out(self.state.refused(answer.current))
+            self._carry_out(self.state.handle_refusal(answer.current))
         elif isinstance(answer, VersionedState):
-            self._carry_out(self.state.observed(answer))
+            self._carry_out(self.state.observe(answer))
         if self.leader is leader and not leader.has_enough_replicas:
             missing = leader.missing(self.log.log_end)
             self._refuse(NotEnoughReplicasAfterAppend(f"{self.log.name}: {missing}"))
@@ -708,7 +708,7 @@ class Partition:
         diverging = None
         if result.diverging_end >= 0:
             diverging = EpochEnd(result.diverging_epoch, result.diverging_end)
-        todo = follower.answered(*(requested, diverging, log.epoch_starts, log.log_end))
+        todo = follower.handle_answer(*(requested, diverging, log.epoch_starts, log.log_end))
         try:
             if isinstance(todo, Truncate):
                 self._change_log(partial(self._cut, follower, todo.offset))
@@ -768,7 +768,7 @@ class Partition:
         """
         is_out_of_range = result.error == OffsetOutOfRange.code
         if is_out_of_range and follower.damaged_at is not None:
-            follower.checked(NO_EPOCH, result.log_start)
+            follower.note_checked(NO_EPOCH, result.log_start)
         elif is_out_of_range and result.log_start >= requested.log_end and not self._blocking:
             why = f"broker {follower.leader} has nothing before offset {result.log_start}"
             self._change_log(partial(self._begin_anew, follower, result.log_start, why))
@@ -973,7 +973,7 @@ class Partition:
         as in sync. Raises CorruptBatch."""
         headers = [header for header, _ in batch_header.split(chunk)]
         if headers and headers[-1].next_offset < self.log.log_end:
-            follower.checked(headers[-1].leader_epoch, headers[-1].next_offset)
+            follower.note_checked(headers[-1].leader_epoch, headers[-1].next_offset)
         elif follower.damaged_at is not None:
             self._change_log(partial(self._cut, follower, follower.damaged_at))
 
@@ -990,7 +990,7 @@ class Partition:
             return
         if self.counted_end < self.log.log_end:
             self._flush()
-        self._carry_out(self.state.observed(self.last_read))
+        self._carry_out(self.state.observe(self.last_read))
 
     def _warn(self, error: Exception) -> None:
         if not self._shared.logs.room.is_missed(error):

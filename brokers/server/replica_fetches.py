@@ -192,7 +192,7 @@ class ReplicaFetches:
             if partition is None:
                 raise NotLeader(f"{entry.topic}-{entry.partition} has no partition here")
             position = Position(entry.leader_epoch, entry.last_epoch, entry.log_end)
-            diverging = partition.fetched(
+            diverging = partition.handle_fetch(
                 *(session.follower, session.broker_epoch, position, entry.given_up),
                 gives_up=entry.gives_up,
             )

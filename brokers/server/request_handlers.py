@@ -263,7 +263,7 @@ class RequestHandlers:
             self.counters.bytes_in += size
             self.counters.records_in += log.log_end - before
             self.flusher.note_appended(log, size, now)
-            partition.appended(size, before)
+            partition.note_append(size, before)
 
         def committed(failure: FolkmootError | None) -> None:
             if failure is not None:

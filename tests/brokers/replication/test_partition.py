@@ -36,7 +36,7 @@ class Waiting:
         self.partition.wait(WaitingProduce(end, 10, deadline, done))
 
     def flush(self) -> None:
-        self.partition.appended(1, self.partition.log.log_end - 1)
+        self.partition.note_append(1, self.partition.log.log_end - 1)
         self.hands.work_all()
 
 

@@ -449,15 +449,15 @@ def test_a_refusal_of_a_former_incarnation_takes_nothing_from_the_next_one(
     cluster.start(3)
     registered = cluster.registrations[3].epoch
     position = Position(1, -1, 0)
-    leader.fetched(3, registered - 1, position, 0, cluster.now)
+    leader.handle_fetch(3, registered - 1, position, 0, cluster.now)
     refused = leader.propose((1, 2, 3), cluster.now)
     assert refused is not None
-    leader.fetched(3, registered, position, 0, cluster.now)
-    leader.answered(BrokerReplaced(3))
+    leader.handle_fetch(3, registered, position, 0, cluster.now)
+    leader.finish_proposal(BrokerReplaced(3))
     again = leader.propose((1, 2, 3), cluster.now)
     assert again is not None
     assert again.in_sync == {3: registered}
-    leader.answered(BrokerReplaced(3))
+    leader.finish_proposal(BrokerReplaced(3))
     assert leader.propose((1, 2, 3), cluster.now) is None, "nobody has fetched since"
 
 

@@ -149,14 +149,14 @@ class Stage:
         """They read the state, or what it was (`found`), and do what they then do."""
         for number in brokers:
             life, disk = self.lives[number], self.disks[number]
-            step = life.replica.observed(found or self.state)
+            step = life.replica.observe(found or self.state)
             while step is not None:
                 if isinstance(step, PersistEpoch):
                     disk.epoch = max(disk.epoch, step.epoch)
-                    step = life.replica.persisted(step.epoch)
+                    step = life.replica.confirm_epoch(step.epoch)
                 elif isinstance(step, StateWrite):
                     answer = self.written(step)
-                    step = life.replica.activated(answer, partial(self._lead, number))
+                    step = life.replica.finish_activation(answer, partial(self._lead, number))
                     if life.replica.leader is not None:
                         epoch = life.replica.leader.epoch
                         self.checks.leads(f"{number}", epoch, disk.contents)
@@ -253,7 +253,7 @@ class Stage:
             return None
         position = asked.position
         try:
-            diverging = leader.fetched(
+            diverging = leader.handle_fetch(
                 asked.replica, asked.broker_epoch, position, disk.log_end, 0.0
             )
         except FolkmootError:
@@ -266,7 +266,9 @@ class Stage:
         life, disk = self.lives[number], self.disks[number]
         follower = life.replica.follower
         assert follower is not None
-        todo = follower.answered(*(answer.position, answer.diverging, disk.starts, disk.log_end))
+        todo = follower.handle_answer(
+            *(answer.position, answer.diverging, disk.starts, disk.log_end)
+        )
         if isinstance(todo, Truncate):
             self.checks.shortened(f"{number}", life.high_watermark, todo.offset)
             disk.truncate(todo.offset)
