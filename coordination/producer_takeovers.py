@@ -96,8 +96,8 @@ def claim_name(name: str, round_: int, attempt: str) -> Recipe[ProducerClaim]:
         last = MAX_PRODUCER_EPOCH if is_again else MAX_PRODUCER_EPOCH // 2
         if found is not None and found.epoch < last:
             epoch = found.epoch + 1
-            noted = (found.topics, found.since) if is_again else ({}, epoch)
-            claim = ProducerClaim(found.producer_id, epoch, round_, attempt, *noted)
+            inherited = (found.topics, found.since) if is_again else ({}, epoch)
+            claim = ProducerClaim(found.producer_id, epoch, round_, attempt, *inherited)
         elif is_again:
             raise ProducerFenced(
                 f"producer {name} has tried round {round_} in all epochs up to {MAX_PRODUCER_EPOCH}"

@@ -751,8 +751,8 @@ class Partition:
             self._wake()
         start = min(result.log_start, log.high_watermark)
         if start > log.deleted_before:
-            is_under_way, self._delete_up_to = self._delete_up_to > log.deleted_before, start
-            if not is_under_way:
+            is_deleting, self._delete_up_to = self._delete_up_to > log.deleted_before, start
+            if not is_deleting:
                 log.queue.add(self._delete_records())
         elif result.has_committed:
             self.state.may_lead = self.state.may_lead or not log.is_damaged
@@ -899,8 +899,8 @@ class Partition:
     async def _lower_recovery_point(self, offset: int) -> None:
         """Note nothing behind `offset` as on disk. Raises OSError."""
         name, logs = self.log.directory.name, self._shared.logs
-        noted = logs.noted.recovery_points.get(name)
-        end = max(self.log.recovery_point_offset, 0 if noted is None else noted.end_offset)
+        saved = logs.saved_notes.recovery_points.get(name)
+        end = max(self.log.recovery_point_offset, 0 if saved is None else saved.end_offset)
         if end <= offset:
             return
         logs.notes.recovery_points.pop(name, None)

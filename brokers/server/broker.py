@@ -166,8 +166,8 @@ class Broker:
             *(config.data, config.broker_id, config.log, files, jobs.submit),
             cluster=self._cluster,
             is_cut_off=self._link.is_cut_off,
-            carried_out=self._link.note_carried_out,
-            ids_noted=partial(self._note_seen, jobs),
+            on_deleted=self._link.note_deletion_finished,
+            on_ids_saved=partial(self._note_seen, jobs),
         )
         logs.start()
         self._logs = logs

@@ -244,8 +244,8 @@ class ClusterWatcher:
         if not self.is_registered:
             execute(session, retry_on_connection_loss(Sync()))
         self._refresh(session)
-        while self._link.carried_out:
-            topic_id = self._link.carried_out.popleft()
+        while self._link.finished_deletions:
+            topic_id = self._link.finished_deletions.popleft()
             self._reader.deletions.pop(topic_id, None)
             with suppress(Malformed):
                 execute(session, deletions.mark_carried_out(topic_id, [number]))
@@ -308,7 +308,7 @@ class ClusterWatcher:
                 self._post(partial(callback, answers))
 
     def _leave(self, session: Session) -> None:
-        """Register as leaving if there is something to hand over, and notice when there is no more."""
+        """Register as leaving if it has leaderships to move, and notice when it has none left."""
         number = self._broker_id
         live = self._reader.brokers
         others = {other for other, found in live.items() if not found.leaving} - {number}

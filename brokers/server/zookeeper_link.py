@@ -27,7 +27,7 @@ class ZooKeeperLink:
         """Wakes the watcher."""
         self.session: Session | None = None
         self.writes: deque[tuple[Mapping[TopicIdPartition, StateWrite], Written]] = deque()
-        self.carried_out: deque[str] = deque()
+        self.finished_deletions: deque[str] = deque()
 
     def write_states(
         self, writes: Mapping[TopicIdPartition, StateWrite], callback: Written
@@ -39,9 +39,9 @@ class ZooKeeperLink:
         self.writes.append((writes, callback))
         self.wakeup.wake()
 
-    def note_carried_out(self, topic_id: str) -> None:
+    def note_deletion_finished(self, topic_id: str) -> None:
         """Note that this broker has deleted all files of a deleted topic."""
-        self.carried_out.append(topic_id)
+        self.finished_deletions.append(topic_id)
         self.wakeup.wake()
 
     @property

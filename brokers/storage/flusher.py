@@ -32,7 +32,7 @@ _TICK = 0.1
 _BUSY = 0.02
 
 Callback = Callable[[FolkmootError | None], None]
-Noted = Callable[[Exception | None], None]
+NotesCallback = Callable[[Exception | None], None]
 
 
 class Flusher:
@@ -72,7 +72,7 @@ class Flusher:
         """Flushes that wait until fewer are under way."""
         self._is_resuming = False
         self._notes = SerialQueue(logs.run_note)
-        self._unnoted: list[Noted] = []
+        self._note_callbacks: list[NotesCallback] = []
         """Callbacks of the next write of the notes."""
         self._next_note = 0.0
         self._checkpoint_logs: deque[Log] | None = None
@@ -111,7 +111,7 @@ class Flusher:
             self._next_relief = now.monotonic + SHORTEST_INTERVAL
             for log in list(logs.dirty):
                 self.flush(log)
-        has_news = logs.has_stale_points or logs.notes.ids != logs.noted.ids
+        has_news = logs.has_stale_points or logs.notes.ids != logs.saved_notes.ids
         if has_news and now.monotonic >= self._next_note:
             self._next_note = now.monotonic + NOTE_AFTER
             self.note()
@@ -139,7 +139,7 @@ class Flusher:
             self.flush(left.popleft(), flushed)
         if not (left or self._checkpoint_flushes):
             self._checkpoint_logs = None
-            if self._logs.notes != self._logs.noted:
+            if self._logs.notes != self._logs.saved_notes:
                 self.note()
 
     # -- flushing -----------------------------------------------------------------------------------
@@ -208,26 +208,26 @@ class Flusher:
 
     # -- notes --------------------------------------------------------------------------------------
 
-    def note(self, callback: Noted = lambda outcome: None) -> None:
+    def note(self, callback: NotesCallback = lambda outcome: None) -> None:
         """Put the notes on disk as they are now, then call `callback` with the error, if any.
 
         Calls during a write share the next one.
         """
-        self._unnoted.append(callback)
+        self._note_callbacks.append(callback)
         if self._notes.is_idle:
             self._notes.add(self._write_all_notes())
 
     async def _write_all_notes(self) -> None:
-        while self._unnoted:
+        while self._note_callbacks:
             await self._write_notes()
 
     async def _write_notes(self) -> None:
-        logs, waiting, self._unnoted = self._logs, self._unnoted, []
+        logs, waiting, self._note_callbacks = self._logs, self._note_callbacks, []
         notes = logs.notes.copy()
         outcome = await self._notes.outcome_of(partial(save_notes, logs.data, notes))
         error = outcome if isinstance(outcome, Exception) else None
         if error is None:
-            call_guarded(NOTES_FILE, logs.set_noted, notes)
+            call_guarded(NOTES_FILE, logs.set_saved_notes, notes)
         elif not logs.room.is_missed(error):
             logger.error("%s: %s could not be written: %s", logs.data, NOTES_FILE, error)
         for callback in waiting:

@@ -102,9 +102,9 @@ class FlushResult(NamedTuple):
     """A flush that has succeeded."""
 
     seconds: float
-    unnoted: OSError | None = None
+    note_error: OSError | None = None
     """Why the snapshot of producers is not on disk."""
-    epochs_noted: bool = True
+    epochs_saved: bool = True
     """False: so are the leader epochs' starts. All else is on disk."""
 
 
@@ -824,16 +824,16 @@ class Log:
             self.fail(f"it could not be flushed: {error}", readable=self.is_open)
             why = error.strerror or error
             raise DiskFailed(f"{self.directory} could not be flushed: {why}") from error
-        self.epoch_starts.changed |= not result.epochs_noted
+        self.epoch_starts.changed |= not result.epochs_saved
         if self.is_open:
             for segment, size in some:
                 segment.note_flushed(size)
             self.recovery_point = point
-            if snapshot_files is not None and result.unnoted is None:
+            if snapshot_files is not None and result.note_error is None:
                 self._snapshots.note_written(offset, stale)
-        if result.unnoted is not None and not self._files.room.is_missed(result.unnoted):
+        if result.note_error is not None and not self._files.room.is_missed(result.note_error):
             logger.warning(
-                "%s: epochs or producers are not noted: %s", self.directory, result.unnoted
+                "%s: epochs or producers are not noted: %s", self.directory, result.note_error
             )
         return result.seconds
 
@@ -977,7 +977,7 @@ def put_on_disk(
     """
     began = time.monotonic()
     failure: OSError | None = None
-    unnoted: OSError | None = None
+    note_error: OSError | None = None
     try:
         if epoch_starts is not None:
             save_epoch_starts(directory, epoch_starts)
@@ -985,7 +985,7 @@ def put_on_disk(
         pass  # the partition was deleted meanwhile
     except OSError as error:
         if is_full(error) or is_out_of_descriptors(error):
-            unnoted = error
+            note_error = error
         else:
             failure = error
     for fd in descriptors:
@@ -1000,16 +1000,16 @@ def put_on_disk(
             os.close(fd)
     if failure is not None:
         raise failure
-    epochs_noted = unnoted is None
-    if snapshot is not None and epochs_noted:
+    epochs_saved = note_error is None
+    if snapshot is not None and epochs_saved:
         try:
             path, content, stale = snapshot
             write_checked(path, content)
             for each in stale:
                 each.unlink(missing_ok=True)
         except OSError as error:
-            unnoted = error
-    return FlushResult(time.monotonic() - began, unnoted, epochs_noted)
+            note_error = error
+    return FlushResult(time.monotonic() - began, note_error, epochs_saved)
 
 
 def delete_all(directory: Path, log_start: int) -> None:

@@ -109,12 +109,12 @@ class PartitionDirectory(NamedTuple):
 class _Topic:
     """The logs of one topic, by partition."""
 
-    __slots__ = ("config", "info", "logs", "name", "noted", "revision")
+    __slots__ = ("config", "info", "logs", "name", "revision", "saved_facts")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.info: TopicInfo | None = None
-        self.noted: dict[int, tuple[str, PartitionFacts | None]] = {}
+        self.saved_facts: dict[int, tuple[str, PartitionFacts | None]] = {}
         """By partition, the topic's name and the facts in the file `topic` of its directory."""
         self.revision = 0
         """The highest revision of the topic's node that this broker has seen."""
@@ -156,13 +156,13 @@ class LogManager:
         cluster: str = "",
         *,
         is_cut_off: Callable[[], bool] = lambda: False,
-        carried_out: Callable[[str], None] = lambda topic_id: None,
-        ids_noted: Callable[[HighestIds], None] = lambda ids: None,
+        on_deleted: Callable[[str], None] = lambda topic_id: None,
+        on_ids_saved: Callable[[HighestIds], None] = lambda ids: None,
     ) -> None:
         """`cluster`: the id of the cluster that the directory belongs to from now on; "" leaves that open.
 
-        While `is_cut_off` no deletion is carried out: it may have been taken back. `carried_out` is called
-        with a topic's id when its deletion has ended here, `ids_noted` when higher ids are on disk."""
+        While `is_cut_off` no deletion is carried out: it may have been taken back. `on_deleted` is called
+        with a topic's id when its deletion has ended here, `on_ids_saved` when higher ids are on disk."""
         self.data = data
         self._cluster = cluster
         self.config = config
@@ -175,10 +175,10 @@ class LogManager:
         """Logs that a flush would put on disk, the oldest first (Flusher)."""
         self.notes = Notes()
         """The current notes; `Flusher.note` puts them on disk."""
-        self.noted = Notes()
+        self.saved_notes = Notes()
         """The notes on disk."""
         self.has_stale_points = False
-        """True if `noted` has recovery points of deleted logs. By these a new log would have lost records."""
+        """True if `saved_notes` has recovery points of deleted logs. A new log would seem to lack records."""
         self.suspects: set[str] = set()
         """Directories of replicas that may have lost what was in the page cache: the machine went down
         under their broker, or a flush failed. Each start finds them so until `trust` has cleared all."""
@@ -196,8 +196,8 @@ class LogManager:
         self.lost: set[str] = set()
         """Ids of topics with logs here that the cluster does not know, or knows no more."""
         self._is_cut_off = is_cut_off
-        self._carried_out = carried_out
-        self._have_ids_noted = ids_noted
+        self._on_deleted = on_deleted
+        self._on_ids_saved = on_ids_saved
         self._scheduled: dict[str, float | None] = {}
         """When to delete a topic (monotonic); None until the deletion task has seen it."""
         self._unreported: set[str] = set()
@@ -350,16 +350,16 @@ class LogManager:
         topic = self._topics.get(topic_id)
         return None if topic is None else topic.logs.get(partition)
 
-    def add(self, log: Log, noted: tuple[str, PartitionFacts | None] | None = None) -> None:
-        """Add a log that was just opened. `noted`: the content of its file `topic` (load_facts), if known."""
+    def add(self, log: Log, topic_file: tuple[str, PartitionFacts | None] | None = None) -> None:
+        """Add a log that was just opened. `topic_file`: what its file `topic` has (load_facts), if known."""
         topic = self._topics.get(log.topic_id)
         if topic is None:
             topic = self._topics[log.topic_id] = _Topic(log.name.topic)
             self._ids.setdefault(topic.name, set()).add(log.topic_id)
         topic.logs[log.name.partition] = log
         log.ids = self.notes.ids
-        name, facts = load_facts(log.directory) if noted is None else noted
-        topic.noted[log.name.partition] = name, facts
+        name, facts = load_facts(log.directory) if topic_file is None else topic_file
+        topic.saved_facts[log.name.partition] = name, facts
         topic.revision = max(topic.revision, 0 if facts is None else facts.revision)
         if topic.config is not None:
             log.config, log.configured = topic.config, True
@@ -414,15 +414,15 @@ class LogManager:
     def _note_facts(self, topic: _Topic) -> None:
         stale: dict[int, tuple[Path, tuple[str, PartitionFacts | None]]] = {}
         for number, log in topic.logs.items():
-            name, noted = topic.noted.get(number, ("", None))
-            facts = self.facts_of(log.topic_id, number) or noted
-            if name != topic.name or not is_same(noted, facts):
+            name, saved = topic.saved_facts.get(number, ("", None))
+            facts = self.facts_of(log.topic_id, number) or saved
+            if name != topic.name or not is_same(saved, facts):
                 stale[number] = log.directory, (topic.name, facts)
 
         def written(outcome: object) -> None:
             log_failure(f"{self.data}: the facts of topic {topic.name} were not noted", outcome)
             if not isinstance(outcome, Exception):
-                topic.noted.update({number: noted for number, (_, noted) in stale.items()})
+                topic.saved_facts.update({number: saved for number, (_, saved) in stale.items()})
 
         if stale:
             self._submit(Lane.FACTS, partial(_save_facts, list(stale.values())), written)
@@ -456,7 +456,7 @@ class LogManager:
     def delete_later(self, topic_id: str, deletion: Deletion) -> None:
         """Delete a topic's directories once `delete_delay` is over, unless it is configured again before.
 
-        `carried_out` is called when all are removed. A second call for the same topic does nothing."""
+        `on_deleted` is called when all are removed. A second call for the same topic does nothing."""
         if topic_id in self._scheduled or topic_id in self._unreported:
             return
         topic = self._topics.get(topic_id)
@@ -489,8 +489,10 @@ class LogManager:
         if topic is not None and topic.config is not None:
             return topic.config.delete_delay
         # Not configured since the start: its directories have its options.
-        noted = [] if topic is None else [facts for _, facts in topic.noted.values() if facts]
-        newest = max(noted, key=lambda facts: facts.revision, default=None)
+        facts_on_disk = (
+            [] if topic is None else [facts for _, facts in topic.saved_facts.values() if facts]
+        )
+        newest = max(facts_on_disk, key=lambda facts: facts.revision, default=None)
         try:
             return topic_config(self.config, newest.config if newest else {}).delete_delay
         except ConfigError:
@@ -545,16 +547,16 @@ class LogManager:
         name = directory.name
         if name in self._deleting.get(_topic_id_of(name), ()):
             return True
-        return name in self.noted.recovery_points and name not in self.notes.recovery_points
+        return name in self.saved_notes.recovery_points and name not in self.notes.recovery_points
 
-    def set_noted(self, notes: Notes) -> None:
+    def set_saved_notes(self, notes: Notes) -> None:
         """These notes are on disk."""
-        are_higher = notes.ids != self.noted.ids
-        self.noted = notes
+        are_higher = notes.ids != self.saved_notes.ids
+        self.saved_notes = notes
         points = self.notes.recovery_points
         self.has_stale_points = bool(notes.recovery_points.keys() - points.keys())
         if are_higher:
-            self._have_ids_noted(notes.ids)
+            self._on_ids_saved(notes.ids)
 
     def deletion_task(self, now: Now) -> float:
         """Close some deleted logs, and have their directories removed."""
@@ -612,7 +614,7 @@ class LogManager:
         if topic_id in self._unreported and not self._deleting.get(topic_id):
             self._unreported.discard(topic_id)
             logger.info("topic id %s: its directories are removed", topic_id)
-            self._carried_out(topic_id)
+            self._on_deleted(topic_id)
 
     async def remove(self, log: Log, files: Sequence[Path]) -> None:
         """Within an operation of the log: remove files of it, in order, behind those left before.
@@ -698,8 +700,8 @@ class LogManager:
 
     def _open_all(self) -> None:
         _remove_deleted(self.data)
-        self.noted = load_notes(self.data)
-        self.notes = self.noted.copy()
+        self.saved_notes = load_notes(self.data)
+        self.notes = self.saved_notes.copy()
         points = self.notes.recovery_points = {}
         # Names of partitions that a life before has made, and was killed over, are on disk then, too.
         sync_directory(self.data)
@@ -713,9 +715,9 @@ class LogManager:
             # The file with its epoch was lost, and with it what it may have acked.
             is_blank = epoch is None and (found.path / EPOCH_STARTS_FILE).exists()
             log.leader_epoch = NO_EPOCH if epoch is None else epoch
-            noted = load_facts(found.path)
-            log.is_alone = noted[1] is not None and len(noted[1].replicas) == 1
-            point = self.noted.recovery_points.get(found.path.name)
+            topic_file = load_facts(found.path)
+            log.is_alone = topic_file[1] is not None and len(topic_file[1].replicas) == 1
+            point = self.saved_notes.recovery_points.get(found.path.name)
             if point is not None:
                 points[found.path.name] = point
             try:
@@ -726,8 +728,8 @@ class LogManager:
                 logger.error("%s", error)
                 log.fail(str(error))
                 failure = failure or error
-            self.add(log, noted)
-        self.has_stale_points = bool(self.noted.recovery_points.keys() - points.keys())
+            self.add(log, topic_file)
+        self.has_stale_points = bool(self.saved_notes.recovery_points.keys() - points.keys())
         if failure is not None and not any(log.is_open for log in self):
             raise failure  # it is not about one file
 

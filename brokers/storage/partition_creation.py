@@ -46,7 +46,7 @@ class PartitionCreation:
         self._logs = logs
         self._queue = SerialQueue(partial(submit, Lane.DISK))
         self._wanted: dict[PartitionDirectory, list[Callback]] = {}
-        self._under_way: dict[PartitionDirectory, list[Callback]] = {}
+        self._in_progress: dict[PartitionDirectory, list[Callback]] = {}
 
     def when_created(self, topic: str, topic_id: str, partition: int, callback: Callback) -> None:
         """Have a partition's log made, once the directory of a former one is removed.
@@ -57,8 +57,8 @@ class PartitionCreation:
         wanted = partition_directory(self._logs.data, topic, topic_id, partition)
         if self._logs.find(topic_id, partition) is not None:
             callback(None)
-        elif wanted in self._under_way:
-            self._under_way[wanted].append(callback)
+        elif wanted in self._in_progress:
+            self._in_progress[wanted].append(callback)
         else:
             self._wanted.setdefault(wanted, []).append(callback)
             self._begin()
@@ -76,7 +76,7 @@ class PartitionCreation:
         logs = self._logs
         while True:
             free = (each for each in self._wanted if not logs.is_deleting(each.path))
-            some = self._under_way = {
+            some = self._in_progress = {
                 wanted: self._wanted.pop(wanted) for wanted in list(islice(free, AT_ONCE))
             }
             if not some:
@@ -85,12 +85,14 @@ class PartitionCreation:
             new_log = partial(Log, config=logs.config, files=logs.files, run_job=logs.run_job)
             work = partial(create_logs, logs.data, list(some), facts, new_log)
             outcome = await self._queue.outcome_of(work)
-            self._under_way = {}
+            self._in_progress = {}
             if isinstance(outcome, Exception):
                 outcome = [StorageError(str(outcome))] * len(some)
-            for (wanted, waiting), noted, result in zip(some.items(), facts, outcome, strict=True):
+            for (wanted, waiting), partition_facts, result in zip(
+                some.items(), facts, outcome, strict=True
+            ):
                 if isinstance(result, Log):
-                    logs.add(result, (wanted.topic, noted))
+                    logs.add(result, (wanted.topic, partition_facts))
                 for callback in waiting:
                     call_guarded(wanted.path, callback, None if isinstance(result, Log) else result)
 

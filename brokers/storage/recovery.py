@@ -129,9 +129,9 @@ def load_log_start(directory: Path) -> tuple[int, bool]:
     there (`save_log_start`). Raises OSError; StorageError: 0 would bring back what was deleted.
     """
     path = directory / LOG_START_FILE
-    noted = read_checked(path)
-    if noted is not None:
-        offset, _, anew = noted.partition(b" ")
+    content = read_checked(path)
+    if content is not None:
+        offset, _, anew = content.partition(b" ")
         if offset.isdigit() and anew in (b"", _ANEW):
             return int(offset), anew == _ANEW
     elif not path.exists():
@@ -147,8 +147,8 @@ def save_log_start(directory: Path, offset: int, *, anew: bool = False) -> None:
 
     On a full disk the spare file is used, so that deletions can make room.
     """
-    noted = b"%d %b" % (offset, _ANEW) if anew else b"%d" % offset
-    write_checked(directory / LOG_START_FILE, noted, directory.parent / SPARE_FILE)
+    content = b"%d %b" % (offset, _ANEW) if anew else b"%d" % offset
+    write_checked(directory / LOG_START_FILE, content, directory.parent / SPARE_FILE)
 
 
 def load_compacted_for(directory: Path) -> int | None:
@@ -156,8 +156,8 @@ def load_compacted_for(directory: Path) -> int | None:
 
     Raises OSError.
     """
-    noted = read_checked(directory / COMPACTED_FOR_FILE)
-    return int(noted) if noted is not None and noted.isdigit() else None
+    content = read_checked(directory / COMPACTED_FOR_FILE)
+    return int(content) if content is not None and content.isdigit() else None
 
 
 def note_compacted_for(directory: Path, offset: int) -> None:

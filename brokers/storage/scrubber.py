@@ -68,9 +68,9 @@ class Scrubber:
         if self._busy:
             return _BUSY
         if self._progress is None:
-            noted = self._logs.notes.scrub
-            is_behind = noted is not None and noted.began <= now.wall
-            self._begin_pass(noted if noted is not None and is_behind else ScrubProgress(now.wall))
+            saved = self._logs.notes.scrub
+            is_behind = saved is not None and saved.began <= now.wall
+            self._begin_pass(saved if saved is not None and is_behind else ScrubProgress(now.wall))
             return 0.0
         if self._progress.began > now.wall:  # the clock was ahead then
             self._progress = replace(self._progress, began=now.wall)

@@ -126,11 +126,11 @@ def write(
     yield from make_room(group, plan.topics.keys() - snapshot.current.plan.topics.keys())
     is_member = zk.Check(paths.member(group, planner))
     replaced = zk.Set(paths.plan(group), plans.encode(plan), snapshot.current.version)
-    noted = yield from history.notes(
+    history_writes = yield from history.notes(
         group, planner, snapshot.current.plan, plan, snapshot.members, snapshot.names
     )
     notified = yield from _notify_changed(group, planner, snapshot, plan)
-    for extras in ([*notified, *noted], noted, []):
+    for extras in ([*notified, *history_writes], history_writes, []):
         try:
             yield zk.Multi((is_member, replaced, *extras))
             return True

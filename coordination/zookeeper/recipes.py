@@ -170,17 +170,17 @@ def get_or_create(path: str) -> Recipe[Node]:
 
 
 def begin_epoch(
-    path: str, mine: msgspec.Struct, epoch_path: str, last: Node, noted: bytes = b""
+    path: str, mine: msgspec.Struct, epoch_path: str, last: Node, data: bytes = b""
 ) -> Recipe[None]:
     """Try to create an ephemeral node in an epoch of its own; the caller reads whether that worked.
 
-    The epoch is the next version of another node, which was read as `last` and gets `noted`. If the process
+    The epoch is the next version of another node, which was read as `last` and gets `data`. If the process
     dies right after the transaction, the ephemeral node goes with its session, and the next one begins a
     greater epoch.
     """
     node = zk.Create(path, msgspec.json.encode(mine), ephemeral=True)
     try:
-        yield zk.Multi((node, zk.Set(epoch_path, noted, last.stat.version)))
+        yield zk.Multi((node, zk.Set(epoch_path, data, last.stat.version)))
     except zk.MultiFailed as refusal:
         check_foreseen(refusal)
     except zk.ConnectionLost:

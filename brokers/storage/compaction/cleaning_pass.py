@@ -76,8 +76,8 @@ class CleanerCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 def load_checkpoint(directory: Path) -> CleanerCheckpoint:
     """Return what is noted beside a partition's segments; an empty one if nothing is, or something stayed
     that can perhaps be opened now. Raises OSError."""
-    noted = load_json(directory / CLEANER_CHECKPOINT_FILE, CleanerCheckpoint)
-    return CleanerCheckpoint() if noted is None or noted.is_partial else noted
+    checkpoint = load_json(directory / CLEANER_CHECKPOINT_FILE, CleanerCheckpoint)
+    return CleanerCheckpoint() if checkpoint is None or checkpoint.is_partial else checkpoint
 
 
 class CleanedSegment(NamedTuple):

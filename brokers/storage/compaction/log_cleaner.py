@@ -141,7 +141,7 @@ class LogCleaner:
         A snapshot on disk covers the producers in them. They end where `min_compaction_lag` begins, and
         at the high watermark.
         """
-        point = self._logs.noted.recovery_points.get(log.directory.name)
+        point = self._logs.saved_notes.recovery_points.get(log.directory.name)
         if point is None or point.end_offset <= point.segment:
             return []
         if not log.snapshot_covers(point.segment):
@@ -256,9 +256,9 @@ def _commit(directory: Path, name: SegmentName, clean_before: int, end: int | No
     `end` is the log's if earlier passes have dropped some, too: without a note of these, it is assumed.
     A death in between leaves a note that is too high. Raises OSError.
     """
-    noted = None if end is None else load_compacted_for(directory)
-    wanted = max(clean_before, noted if noted is not None else end or 0)
-    if wanted != noted:
+    known = None if end is None else load_compacted_for(directory)
+    wanted = max(clean_before, known if known is not None else end or 0)
+    if wanted != known:
         note_compacted_for(directory, wanted)
     commit(directory, name)
 

@@ -2274,7 +2274,7 @@ def test_who_was_alone_in_sync_leads_without_its_page_cache_but_not_without_its_
         one.handlers.flusher.flush(one.log)
         for _ in range(3):
             one.handlers.flusher.task(one.now)
-        assert one.logs.noted.recovery_points
+        assert one.logs.saved_notes.recovery_points
     lose_power(cluster, 1, monkeypatch)
     cluster.start(1)
     cluster.show()

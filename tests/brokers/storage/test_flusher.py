@@ -336,7 +336,7 @@ def test_a_fault_of_one_that_waits_for_a_flush_ends_neither_the_round_nor_other_
     disk.append(log, a_batch(b"c"))
     disk.checkpoint()
     assert outcomes == [None]
-    assert disk.logs.noted.recovery_points["first-0"].end_offset == 3
+    assert disk.logs.saved_notes.recovery_points["first-0"].end_offset == 3
     disk.logs.close()
 
 
@@ -652,10 +652,10 @@ def test_recovery_points_that_cannot_be_noted_are_tried_again_with_the_next_roun
         full.setattr(flushing, "save_notes", refuse)
         disk.checkpoint()
     assert disk.points() == b"{}"
-    assert disk.logs.noted.recovery_points == {}
+    assert disk.logs.saved_notes.recovery_points == {}
     disk.append(log, a_batch(b"b"))
     disk.checkpoint()
-    assert disk.logs.noted.recovery_points["first-0"].end_offset == 2
+    assert disk.logs.saved_notes.recovery_points["first-0"].end_offset == 2
     assert values_of(log.read(0, 1000)) == [(0, b"a"), (1, b"b")]
     disk.logs.close()
 
@@ -712,7 +712,7 @@ def test_a_fault_of_one_that_waits_for_the_notes_holds_up_no_other_and_no_later_
     disk.flusher.note(a_fault)
     disk.flusher.note(outcomes.append)
     disk.logs.notes.ids.seen(9, 4)
-    disk.logs._have_ids_noted = a_fault
+    disk.logs._on_ids_saved = a_fault
     for _ in range(2):
         with suppress(RuntimeError):  # the event loop logs it
             disk.hands.work_all()
@@ -726,7 +726,7 @@ def test_the_highest_ids_are_on_disk_a_second_later_or_when_there_is_room(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
-    disk.logs._have_ids_noted = lambda ids: told.append(ids.schema)
+    disk.logs._on_ids_saved = lambda ids: told.append(ids.schema)
     disk.logs.notes.ids.seen(9, 4)
     with monkeypatch.context() as full:
         full.setattr(flushing, "save_notes", refuse_for_room)

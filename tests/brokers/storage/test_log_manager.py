@@ -283,7 +283,7 @@ def test_a_recorded_deletion_is_carried_out_after_its_delay_and_said_at_each_ste
 ) -> None:
     gone: list[str] = []
     config = replace(SMALL, delete_delay=60.0)
-    with LogManager(data, 1, config, carried_out=gone.append) as logs:
+    with LogManager(data, 1, config, on_deleted=gone.append) as logs:
         append(create(logs, "flights", "first", 0), a_batch(b"a"))
         caplog.set_level(logging.INFO)
         for now in (0.0, 59.0):
@@ -368,7 +368,7 @@ def test_a_topic_that_is_deleted_again_while_its_directories_go_is_carried_out_o
         raise PermissionError("read-only")
 
     hands, carried_out = Hands(), list[str]()
-    logs = LogManager(data, 1, SMALL, submit=hands.submit, carried_out=carried_out.append)
+    logs = LogManager(data, 1, SMALL, submit=hands.submit, on_deleted=carried_out.append)
     logs.start()
     append(create(logs, "flights", "first", 0), a_batch(b"a"))
     with monkeypatch.context() as faulty:
@@ -469,7 +469,7 @@ def test_one_directory_that_cannot_be_removed_is_tried_again_and_keeps_none_of_t
         return real(self, target)
 
     gone: list[str] = []
-    with LogManager(data, 1, SMALL, carried_out=gone.append) as logs:
+    with LogManager(data, 1, SMALL, on_deleted=gone.append) as logs:
         for partition in range(4):
             append(create(logs, "flights", "first", partition), a_batch(b"a"))
         logs.configure("flights", "first", {})
