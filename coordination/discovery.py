@@ -118,7 +118,7 @@ class ZooKeeperDiscovery:
         try:
             looking = self._looking  # read once: another thread may ask, too
             if looking is None:
-                session = _answering(self._wait_for_session(patience))
+                session = _require_connected(self._wait_for_session(patience))
                 question = addresses(self._listener)
                 looking = self._looking = _start_thread(
                     partial(execute, session, question, ANSWER_WAIT)
@@ -138,7 +138,7 @@ class ZooKeeperDiscovery:
         until = inf if timeout is None else time.monotonic() + timeout
         self.open(timeout)
         left = max(0.0, until - time.monotonic())
-        return execute(_answering(self._session), question, min(ANSWER_WAIT, left))
+        return execute(_require_connected(self._session), question, min(ANSWER_WAIT, left))
 
     def close(self) -> None:
         with self._lock:
@@ -164,7 +164,7 @@ def _start_thread(work: Callable[[], _T]) -> "Future[_T]":
     return future
 
 
-def _answering(session: Session | None) -> Session:
+def _require_connected(session: Session | None) -> Session:
     """Raises ZooKeeperUnreachable if no server answers the session at the moment."""
     if session is None or session.state is not SessionState.CONNECTED:
         raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")

@@ -144,7 +144,7 @@ class Broker:
         try:
             self._start()
         except BaseException:
-            with self._logged():
+            with self._log_errors():
                 self._stack.close()
             raise
 
@@ -316,11 +316,11 @@ class Broker:
 
         After a failure, which `wait` raises, later errors are only logged.
         """
-        with nullcontext() if self._failure is None else self._logged():
+        with nullcontext() if self._failure is None else self._log_errors():
             self._stack.close()
 
     @contextmanager
-    def _logged(self) -> Iterator[None]:
+    def _log_errors(self) -> Iterator[None]:
         """Only log errors, since a worse one came before."""
         try:
             yield

@@ -246,7 +246,7 @@ class EventLoop:
                 raise Overloaded("too many requests wait for an earlier one: ask again later")
             body = wire.decode_body(envelope)
             request = request._replace(body=body, began=now.monotonic, version=envelope.version)
-            self.requests.received(body, message.frames)
+            self.requests.count_request(body, message.frames)
             outcome = handle(self.handlers, request, message.frames[1:], now)
             if outcome is None or isinstance(outcome, Response | DelayedResponse):
                 self._conclude(request, outcome)
@@ -350,13 +350,13 @@ class EventLoop:
         envelope = wire.encode_response(request.correlation_id, body)
         if not self._socket.send(request.peer, (envelope, *response.payloads)):
             raise Overloaded("too many bytes are on their way to this client: read them first")
-        self.requests.answered(request, response.payloads, time.monotonic())
+        self.requests.count_response(request, response.payloads, time.monotonic())
 
     def _refuse(self, request: Request, error: Exception) -> None:
         if not isinstance(error, FolkmootError):
             logger.error("a request could not be answered", exc_info=error)
             error = UnknownServerError("the broker failed at this request: see its log")
-        self.requests.refused(request, error, time.monotonic())
+        self.requests.count_error(request, error, time.monotonic())
         self._socket.send(request.peer, (wire.encode_error(request.correlation_id, error),))
 
     def _refuse_all(self) -> None:

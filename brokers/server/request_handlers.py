@@ -233,7 +233,7 @@ class RequestHandlers:
         body, now = produce.body, produce.now
         entry = body.entries[numbers[0]]
         try:
-            partition = self.metadata.led(entry, entry.leader_epoch)
+            partition = self.metadata.find_led(entry, entry.leader_epoch)
             log = partition.log
             if (job := log.prepare_append()) is not None:
                 raise NotCached(job)
@@ -382,7 +382,7 @@ class RequestHandlers:
             leader: messages.BrokerInfo | None = None
             partition: Partition | None = None
             try:
-                partition = self.metadata.readable(entry)
+                partition = self.metadata.find_readable(entry)
                 session.watch(partition, entry)
                 log = partition.log
                 end = log.high_watermark
@@ -442,7 +442,9 @@ class RequestHandlers:
 
     # -- list offsets, delete records, describe producers, report damage ---------------------------------
 
-    def _each(self, body: Any, kind: type[Any], carry_out: Callable[[Any, _Answer], None]) -> Steps:
+    def _run_entries(
+        self, body: Any, kind: type[Any], carry_out: Callable[[Any, _Answer], None]
+    ) -> Steps:
         """Carry out the entries of a request one by one: `carry_out` answers now or later, or raises."""
         delayed = DelayedResponse(len(body.entries), messages.APIS[API_OF[type(body)]].response)
 
@@ -466,20 +468,20 @@ class RequestHandlers:
         return delayed
 
     def list_offsets(self, body: messages.ListOffsetsRequest) -> Steps:
-        return self._each(body, messages.ListOffsetsResult, self._list_offset)
+        return self._run_entries(body, messages.ListOffsetsResult, self._list_offset)
 
     def delete_records(self, body: messages.DeleteRecordsRequest) -> Steps:
-        return self._each(body, messages.DeleteRecordsResult, self._delete_records)
+        return self._run_entries(body, messages.DeleteRecordsResult, self._delete_records)
 
     def report_damage(self, body: messages.ReportDamageRequest) -> Steps:
-        return self._each(body, messages.ReportDamageResult, self._report_damage)
+        return self._run_entries(body, messages.ReportDamageResult, self._report_damage)
 
     def describe_producers(self, body: messages.DescribeProducersRequest, now: Now) -> Steps:
         describe = partial(self._describe_producer, now.monotonic + body.timeout)
-        return self._each(body, messages.DescribeProducersResult, describe)
+        return self._run_entries(body, messages.DescribeProducersResult, describe)
 
     def _list_offset(self, entry: messages.ListOffsetsEntry, answer: _Answer) -> None:
-        partition = self.metadata.led(entry)
+        partition = self.metadata.find_led(entry)
         log = partition.log
         if entry.timestamp == messages.EARLIEST:
             offset = log.log_start
@@ -492,7 +494,7 @@ class RequestHandlers:
         answer((offset,))
 
     def _delete_records(self, entry: messages.DeleteRecordsEntry, answer: _Answer) -> None:
-        partition = self.metadata.led(entry, entry.leader_epoch)
+        partition = self.metadata.find_led(entry, entry.leader_epoch)
         log, end = partition.log, partition.latest()
         offset = end if entry.offset == messages.LATEST else entry.offset
         if offset > end:
@@ -516,7 +518,7 @@ class RequestHandlers:
         self, deadline: float, entry: messages.DescribeProducersEntry, answer: _Answer
     ) -> None:
         """Answer once all that is in the log is committed: the rest may be lost with this leader."""
-        partition = self.metadata.led(entry, entry.leader_epoch)
+        partition = self.metadata.find_led(entry, entry.leader_epoch)
         log = partition.log
         if (job := log.prepare_append()) is not None:
             raise NotCached(job)
@@ -531,7 +533,7 @@ class RequestHandlers:
     def _report_damage(self, entry: messages.ReportDamageEntry, answer: _Answer) -> None:
         """Answer once the batch was read again. Later requests of the same peer do not wait for that."""
         partition = self.partitions.find(entry.topic_id, entry.partition)  # a follower's, too
-        log = (partition or self.metadata.led(entry)).log
+        log = (partition or self.metadata.find_led(entry)).log
         if not log.log_start <= entry.offset < log.log_end:
             raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no offset {entry.offset}")
         report = log, entry.offset

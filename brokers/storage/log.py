@@ -434,7 +434,7 @@ class Log:
             return last
         return self.segments[bisect_right(self.segments, offset, key=_base_offset) - 1]
 
-    def sealed(self, base_offset: int) -> Segment | None:
+    def find_sealed(self, base_offset: int) -> Segment | None:
         """Return the sealed segment that begins there, if it exists."""
         number = bisect_left(self.segments, base_offset, key=_base_offset)
         is_sealed = number < len(self.segments) - 1
@@ -628,7 +628,7 @@ class Log:
             raise
         self._snapshots.note_appended(headers, [each.base_offset for each in stamped])
         for header in headers:
-            self.ids.seen(header.producer_id, header.schema_id)
+            self.ids.note_ids(header.producer_id, header.schema_id)
 
     def _segment_for(self, total: int, now_ms: int, offset: int) -> Segment:
         """Return the segment for an append of `total` bytes at `offset`: the active or a new one."""

@@ -178,7 +178,7 @@ class LogManager:
         self.saved_notes = Notes()
         """The notes on disk."""
         self.has_stale_points = False
-        """True if `saved_notes` has recovery points of deleted logs. A new log would seem to lack records."""
+        """True if `saved_notes` has recovery points of deleted logs. They make a new log lack records."""
         self.suspects: set[str] = set()
         """Directories of replicas that may have lost what was in the page cache: the machine went down
         under their broker, or a flush failed. Each start finds them so until `trust` has cleared all."""

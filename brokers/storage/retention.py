@@ -49,7 +49,7 @@ def last_append(segments: Sequence[Segment], now: int) -> int | None:
     return None
 
 
-def expired(segments: Sequence[Segment], config: LogConfig, now: int) -> int:
+def count_expired(segments: Sequence[Segment], config: LogConfig, now: int) -> int:
     """How many of the oldest segments are older than `retention`, or surplus to `retention_bytes`.
 
     Age counts from the append: the timestamps of old flights lie far back on the day when they are
@@ -142,7 +142,7 @@ class Retention:
         self._expiring.discard(log)
         if log.configured and log.is_open:
             log.expire_producers(now.monotonic)
-            files = log.delete_segments(_expired(log, now))
+            files = log.delete_segments(_count_deletable(log, now))
             if log.dirty:
                 self._logs.dirty[log] = None  # the rest goes when a snapshot is on disk
             await self._logs.remove(log, files)
@@ -195,9 +195,9 @@ class Retention:
         self._logs.remove_later(log, log.advance_log_start(offset))
 
 
-def _expired(log: Log, now: Now) -> int:
+def _count_deletable(log: Log, now: Now) -> int:
     """How many segments of a log may go: committed ones, where the leader decides."""
-    count = expired(log.segments, log.config, now.wall) if log.is_led else 0
+    count = count_expired(log.segments, log.config, now.wall) if log.is_led else 0
     while count and log.segments[count - 1].end_offset > log.high_watermark:
         count -= 1
     return count

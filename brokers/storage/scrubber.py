@@ -150,7 +150,7 @@ class Scrubber:
         assert progress is not None
         if isinstance(outcome, _Step):
             self._position, self._offset = outcome.position, outcome.offset
-        if not log.is_open or log.sealed(segment.base_offset) is not segment:
+        if not log.is_open or log.find_sealed(segment.base_offset) is not segment:
             self._position = segment.size  # it was deleted, or compacted, meanwhile
         elif isinstance(outcome, Exception):
             logger.error("%s: cannot be read to its end: %s", segment.path, outcome)

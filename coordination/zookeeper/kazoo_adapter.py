@@ -340,7 +340,7 @@ class _Request:
         self._session = session
         self._chroot = session.chroot
         self._operation = operation
-        self.encoded = _encoded(operation, self._chroot)
+        self.encoded = _encode(operation, self._chroot)
 
     def set(self, answer: Any) -> None:
         try:
@@ -355,9 +355,9 @@ class _Request:
         self._session.answered(self, Outcome(None, _error(subject, failure)))
 
 
-def _encoded(operation: Operation | zk.Check, chroot: str) -> Any:
+def _encode(operation: Operation | zk.Check, chroot: str) -> Any:
     if isinstance(operation, zk.Multi):
-        return wire.Transaction([_encoded(write, chroot) for write in operation.writes])
+        return wire.Transaction([_encode(write, chroot) for write in operation.writes])
     path = chroot if chroot and operation.path == "/" else chroot + operation.path
     match operation:
         case zk.Get(_, watch):

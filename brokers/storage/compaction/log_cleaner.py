@@ -210,7 +210,7 @@ class LogCleaner:
                     return  # the old segments have changed: a later round begins again
         except CorruptSegment as error:
             segment = segments[error.base_offset]
-            if log.sealed(error.base_offset) is segment:
+            if log.find_sealed(error.base_offset) is segment:
                 segment.mark(error.damage)
         except Exception as error:
             # Without a log line where records were deleted meanwhile, or the broker stops.
@@ -247,7 +247,7 @@ class LogCleaner:
 
 
 def _are_there(log: Log, segments: Iterable[Segment]) -> bool:
-    return all(log.sealed(each.base_offset) is each and not each.damage for each in segments)
+    return all(log.find_sealed(each.base_offset) is each and not each.damage for each in segments)
 
 
 def _commit(directory: Path, name: SegmentName, clean_before: int, end: int | None) -> None:

@@ -324,14 +324,14 @@ def test_a_fetch_that_fails_leaves_nothing_behind(
         raise RuntimeError("a fault of ours")
 
     with monkeypatch.context() as patch:
-        patch.setattr(MetadataCache, "led", broken)
+        patch.setattr(MetadataCache, "find_led", broken)
         with pytest.raises(RuntimeError):
             bench.ask(fetch(after=bench.number))
     assert bench.watches == 0
     bench.waits(fetch(out_of(1), max_wait=2.0))
     bench.append(1, ONE)
     with monkeypatch.context() as patch:
-        patch.setattr(MetadataCache, "led", broken)
+        patch.setattr(MetadataCache, "find_led", broken)
         with pytest.raises(RuntimeError):
             bench.woken()
     assert bench.watches == 0

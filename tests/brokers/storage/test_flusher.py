@@ -711,7 +711,7 @@ def test_a_fault_of_one_that_waits_for_the_notes_holds_up_no_other_and_no_later_
     disk.flusher.note(a_fault)
     disk.flusher.note(a_fault)
     disk.flusher.note(outcomes.append)
-    disk.logs.notes.ids.seen(9, 4)
+    disk.logs.notes.ids.note_ids(9, 4)
     disk.logs._on_ids_saved = a_fault
     for _ in range(2):
         with suppress(RuntimeError):  # the event loop logs it
@@ -727,7 +727,7 @@ def test_the_highest_ids_are_on_disk_a_second_later_or_when_there_is_room(
 ) -> None:
     told: list[int] = []
     disk.logs._on_ids_saved = lambda ids: told.append(ids.schema)
-    disk.logs.notes.ids.seen(9, 4)
+    disk.logs.notes.ids.note_ids(9, 4)
     with monkeypatch.context() as full:
         full.setattr(flushing, "save_notes", refuse_for_room)
         disk.later(1.0)

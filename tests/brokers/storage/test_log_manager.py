@@ -422,7 +422,7 @@ def test_a_deletion_that_was_taken_back_or_may_have_been_removes_nothing(data: P
 def test_an_id_that_a_client_made_up_is_not_taken_for_one_that_was_given() -> None:
     ids = HighestIds()
     for producer_id in (7, 2**63 - 1, 2**62 + 1):
-        ids.seen(producer_id, 0)
+        ids.note_ids(producer_id, 0)
     assert ids.producer == 7
 
 

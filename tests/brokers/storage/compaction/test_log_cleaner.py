@@ -420,7 +420,7 @@ def test_a_damaged_segment_is_left_as_it_is(tmp_path: Path) -> None:
     path.write_bytes(content)
     upkept.compact()
     assert upkept.compacted().clean_before == active(upkept)
-    (damage,) = upkept.log.sealed(second.base_offset).damage  # type: ignore[union-attr]
+    (damage,) = upkept.log.find_sealed(second.base_offset).damage  # type: ignore[union-attr]
     assert path.read_bytes() == content
     gone = range(damage.offset, damage.next_offset)
     kept = [row for row in last_of_each(written, active(upkept)) if row[0] not in gone]
