@@ -178,13 +178,13 @@ def test_who_has_not_seen_states_missing_knows_the_restored_ones_as_the_newer() 
         now=0.0,
     )
     for each in (leader, follower):
-        each.observed(before)
+        each.observe(before)
     execute(session, restore("t", TOPIC, TWO))
     found = execute(session, partition_states.read(AT[0]))
     assert found is not None
     assert found.partition_epoch < before.partition_epoch
     for each in (leader, follower):
-        each.observed(found)
+        each.observe(found)
         assert each.known == found
     assert leader.leader is None, "it leads in the next epoch, and not in the former one"
 
@@ -204,9 +204,9 @@ def test_a_restored_partition_has_a_leader_that_may_lead_with_what_it_has(
     assert found.state.leader_epoch > state.leader_epoch
     replica = ReplicaState(1, log_epoch, {1, 2, 3}, {1, 2, 3})
     replica.may_lead = False  # it knows nothing of that epoch
-    step = replica.observed(found)
+    step = replica.observe(found)
     assert isinstance(step, PersistEpoch)
-    step = replica.persisted(step.epoch)
+    step = replica.confirm_epoch(step.epoch)
     assert isinstance(step, StateWrite)
     assert step.state.active
 
