@@ -30,7 +30,7 @@ from folkmoot.coordination.cluster.cluster_status import (
 from folkmoot.coordination.cluster.events import ClusterEvent
 from folkmoot.coordination.cluster.new_partitions import wait_until_led
 from folkmoot.coordination.connector import connector
-from folkmoot.coordination.deletions import asked_by
+from folkmoot.coordination.deletions import local_user
 from folkmoot.coordination.groups import (
     group_deletion,
     history,
@@ -42,7 +42,7 @@ from folkmoot.coordination.groups import (
 from folkmoot.coordination.groups.history import Entry
 from folkmoot.coordination.groups.inspection import GroupState, PartitionState
 from folkmoot.coordination.placement import racks_of
-from folkmoot.coordination.topic_config import LogConfig, as_texts, changed
+from folkmoot.coordination.topic_config import LogConfig, as_texts, build_changes
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute_all
 from folkmoot.coordination.zookeeper.operations import Recipe
@@ -200,7 +200,7 @@ class Admin:
         Brokers need no restart. Raises UnknownTopicOrPartition, InvalidName, and ConfigError for an option
         that is unknown, out of its range, or in conflict with the others.
         """
-        changes = changed(self._topic(topic).config, options, unset)
+        changes = build_changes(self._topic(topic).config, options, unset)
         return {**parse(LogConfig, self._execute(topics.configure(topic, changes)).config)}
 
     def describe_topics(
@@ -238,7 +238,7 @@ class Admin:
     def delete_topic(self, topic: str) -> None:
         """Raises UnknownTopicOrPartition, InvalidName."""
         check_name("topic", topic)
-        self._execute(topics.delete(topic, by=asked_by(), at=time.time()))
+        self._execute(topics.delete(topic, by=local_user(), at=time.time()))
 
     # -- replicas ---------------------------------------------------------------------------------
 

@@ -61,19 +61,19 @@ def note_directory(broker_id: int, directory: str) -> Recipe[None]:
 def register(
     broker_id: int,
     mine: Registration,
-    gone: WatchCallback | None = None,
+    watch: WatchCallback | None = None,
     former: str | None = None,
 ) -> Recipe[Registration | None]:
     """Register a broker → the registration with its broker epoch.
 
-    None while an earlier registration of the same data directory is there: `gone` is called when it goes, at
+    None while an earlier registration of the same data directory is there: `watch` is called when it goes, at
     the latest when its session times out; then call again. Raises BrokerIdTaken, also if the data directory
     that had the id last is neither this one nor `former` (None: any may be).
     """
     path, epoch_path = paths.broker(broker_id), paths.broker_epoch(broker_id)
     while True:
         yield from recipes.ensure(paths.BROKERS)
-        found = yield from read(broker_id, gone)
+        found = yield from read(broker_id, watch)
         if found is not None and found.nonce == mine.nonce:
             return found
         if found is not None and found.directory == mine.directory:
@@ -84,7 +84,7 @@ def register(
                 f"broker id {broker_id} is taken by the broker at {where}: "
                 "stop that one or choose another --broker-id"
             )
-        last = yield from recipes.ensured(epoch_path)
+        last = yield from recipes.get_or_create(epoch_path)
         had_it, directory = last.data.decode(errors="replace"), mine.directory
         if former is not None and had_it not in ("", directory, former):
             raise BrokerIdTaken(

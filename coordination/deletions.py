@@ -39,7 +39,7 @@ class Deletion(msgspec.Struct, frozen=True):
     pending: tuple[int, ...]
 
 
-def asked_by() -> str:
+def local_user() -> str:
     """The user and host of this process, for the record."""
     try:
         user = getpass.getuser()
@@ -51,7 +51,7 @@ def asked_by() -> str:
 _decoder = msgspec.json.Decoder(Deletion)
 
 
-def recorded(topic_id: str, deletion: Deletion) -> zk.Create:
+def create_record(topic_id: str, deletion: Deletion) -> zk.Create:
     """The write of a record, for the transaction that removes the topic's node."""
     return zk.Create(paths.deletion(topic_id), msgspec.json.encode(deletion))
 
@@ -67,14 +67,14 @@ def read(topic_id: str) -> Recipe[Deletion | None]:
     return found
 
 
-def carried_out(topic_id: str, by: Iterable[int]) -> Recipe[Deletion | None]:
+def mark_carried_out(topic_id: str, by: Iterable[int]) -> Recipe[Deletion | None]:
     """Remove brokers, or the CONTROLLER, from `pending` → the rest of the record. Raises Malformed."""
-    done = frozenset(by)
+    finished = frozenset(by)
     while True:
         found, stat = yield from recipes.read(_decoder, paths.deletion(topic_id))
         if found is None or stat is None:
             return None
-        pending = tuple(each for each in found.pending if each not in done)
+        pending = tuple(each for each in found.pending if each not in finished)
         if pending == found.pending:
             return found
         left = replace(found, pending=pending)
@@ -93,4 +93,4 @@ def forget(before: float) -> Recipe[None]:
             found = yield from read(topic_id)
             if found is not None and 0 < found.at < before:
                 brokers = [each for each in found.pending if each != CONTROLLER]
-                yield from carried_out(topic_id, brokers)
+                yield from mark_carried_out(topic_id, brokers)

@@ -84,19 +84,19 @@ class ZooKeeperDiscovery:
     def open(self, timeout: float | None = None) -> None:
         """Raises ZooKeeperUnreachable, at the latest after `timeout` seconds."""
         try:
-            self._opened(timeout)
+            self._wait_for_session(timeout)
         except TimeoutError:
             raise ZooKeeperUnreachable(
                 f"no ZooKeeper server answers within {timeout:g} s"
             ) from None
 
-    def _opened(self, timeout: float | None) -> Session | None:
+    def _wait_for_session(self, timeout: float | None) -> Session | None:
         """The session. Raises TimeoutError while it is being opened, and what `connect` raises."""
         with self._lock:
             if self._session is not None and self._session.state is not SessionState.LOST:
                 return self._session
             if self._opening is None:
-                self._opening = _begin(partial(self._connect, self._session_timeout))
+                self._opening = _start_thread(partial(self._connect, self._session_timeout))
             opening = self._opening
         try:
             done, _ = wait((opening,), timeout)
@@ -118,9 +118,11 @@ class ZooKeeperDiscovery:
         try:
             looking = self._looking  # read once: another thread may ask, too
             if looking is None:
-                session = _answering(self._opened(patience))
+                session = _require_connected(self._wait_for_session(patience))
                 question = addresses(self._listener)
-                looking = self._looking = _begin(partial(execute, session, question, ANSWER_WAIT))
+                looking = self._looking = _start_thread(
+                    partial(execute, session, question, ANSWER_WAIT)
+                )
             found = looking.result(max(0.0, until - time.monotonic()))
         except TimeoutError:
             return None
@@ -136,19 +138,19 @@ class ZooKeeperDiscovery:
         until = inf if timeout is None else time.monotonic() + timeout
         self.open(timeout)
         left = max(0.0, until - time.monotonic())
-        return execute(_answering(self._session), question, min(ANSWER_WAIT, left))
+        return execute(_require_connected(self._session), question, min(ANSWER_WAIT, left))
 
     def close(self) -> None:
         with self._lock:
             opening, self._opening = self._opening, None
             session = self._session
         if opening is not None:
-            opening.add_done_callback(_close_opened)
+            opening.add_done_callback(_close_session)
         if session is not None:
             session.close()
 
 
-def _begin(work: Callable[[], _T]) -> "Future[_T]":
+def _start_thread(work: Callable[[], _T]) -> "Future[_T]":
     """Do this on another thread."""
     future = Future[_T]()
 
@@ -162,13 +164,13 @@ def _begin(work: Callable[[], _T]) -> "Future[_T]":
     return future
 
 
-def _answering(session: Session | None) -> Session:
+def _require_connected(session: Session | None) -> Session:
     """Raises ZooKeeperUnreachable if no server answers the session at the moment."""
     if session is None or session.state is not SessionState.CONNECTED:
         raise ZooKeeperUnreachable("ZooKeeper does not answer at the moment")
     return session
 
 
-def _close_opened(opening: "Future[Session | None]") -> None:
+def _close_session(opening: "Future[Session | None]") -> None:
     if opening.exception() is None and (session := opening.result()) is not None:
         session.close()

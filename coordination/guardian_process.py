@@ -67,7 +67,7 @@ def _listen(died: int | None, alive: bool, sessions: dict[str, Session]) -> bool
             data = os.read(0, 65536)
             *lines, unread = (unread + data).split(b"\n")
             for line in lines:
-                _take(json.loads(line), sessions)
+                _update_sessions(json.loads(line), sessions)
             open_ = bool(data)
             if not open_ and not sessions:
                 return False
@@ -76,7 +76,7 @@ def _listen(died: int | None, alive: bool, sessions: dict[str, Session]) -> bool
     return True
 
 
-def _take(message: dict[str, object], sessions: dict[str, Session]) -> None:
+def _update_sessions(message: dict[str, object], sessions: dict[str, Session]) -> None:
     if "guard" in message:
         sessions[str(message["guard"])] = message
     else:
@@ -85,10 +85,10 @@ def _take(message: dict[str, object], sessions: dict[str, Session]) -> None:
 
 def _close(session: Session) -> None:
     """Try one server after the other, until one has closed the session or it has timed out anyway."""
-    give_up = time.monotonic() + float(str(session["timeout"]))
+    deadline = time.monotonic() + float(str(session["timeout"]))
     servers = session["servers"]
     assert isinstance(servers, list)
-    while time.monotonic() < give_up:
+    while time.monotonic() < deadline:
         for host, port in servers:
             try:
                 _close_at(host, int(port), session)

@@ -90,12 +90,12 @@ def join(known: str, data: object) -> Recipe[str]:
     return (yield from update(_decoder, paths.LAYOUT, joined, _Layout(VERSION))).cluster
 
 
-def take_back(cluster: str) -> Recipe[None]:
+def restore_cluster_id(cluster: str) -> Recipe[None]:
     """Write a cluster's id to a chroot that has lost it. Raises ConfigError if there is another cluster with
     topics, Malformed."""
     topics = yield from children(paths.TOPICS)
 
-    def taken_back(layout: _Layout) -> _Layout:
+    def restored(layout: _Layout) -> _Layout:
         if layout.version != VERSION:
             raise ConfigError(f"ZooKeeper has layout version {layout.version}, not {VERSION}")
         if layout.cluster not in ("", cluster) and topics:
@@ -105,7 +105,7 @@ def take_back(cluster: str) -> Recipe[None]:
             )
         return _Layout(VERSION, cluster)
 
-    yield from update(_decoder, paths.LAYOUT, taken_back, _Layout(VERSION))
+    yield from update(_decoder, paths.LAYOUT, restored, _Layout(VERSION))
 
 
 def missing() -> Recipe[list[str]]:

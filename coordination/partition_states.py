@@ -111,10 +111,10 @@ class StateWrite(msgspec.Struct, frozen=True):
 
 
 class Superseded(msgspec.Struct, frozen=True):
-    """Another writer was faster; `found` is its state, None if the node is gone or malformed. Ours was not
+    """Another writer was faster; `current` is its state, None if the node is gone or malformed. Ours was not
     written, or was overwritten."""
 
-    found: VersionedState | None
+    current: VersionedState | None
 
 
 class BrokerReplaced(msgspec.Struct, frozen=True):
@@ -138,7 +138,7 @@ def read(
     Raises Malformed.
     """
     path = paths.partition_state(*partition)
-    node = yield from recipes.watched(zk.Get(path, watch))
+    node = yield from recipes.get_and_watch(zk.Get(path, watch))
     if node is None:
         return None
     return VersionedState(recipes.decode(_decoder, path, node), node.stat.version)

@@ -30,7 +30,7 @@ def place(topic: str, partitions: int, replicas: int, racks: Mapping[int, str]) 
     first = crc32(topic.encode())
     held: Counter[int] = Counter()
     seconds: dict[int, Counter[int]] = {broker: Counter() for broker in ring}
-    placed = []
+    assignment = []
     for number in range(partitions):
         at = (first + number) % len(ring)
         chosen, free = [ring[at]], ring[at + 1 :] + ring[:at]
@@ -40,8 +40,8 @@ def place(topic: str, partitions: int, replicas: int, racks: Mapping[int, str]) 
             free.remove(chosen[-1])
         seconds[ring[at]].update(chosen[1:2])
         held.update(chosen)
-        placed.append(chosen)
-    return placed
+        assignment.append(chosen)
+    return assignment
 
 
 def move(
@@ -68,14 +68,14 @@ def move(
                 f"{', '.join(map(str, sorted(racks))) or 'none'} can hold them; use 1 to {len(racks)} "
                 "replicas, or start more"
             )
-        places = [each if each in racks else None for each in replicas_now]
-        while len(places) > count:
-            gone = [place for place, each in enumerate(places) if each is None]
-            places.pop(gone[-1] if gone else -1)
-        places += [None] * (count - len(places))
-        chosen = [each for each in places if each is not None]
+        slots = [each if each in racks else None for each in replicas_now]
+        while len(slots) > count:
+            vacant = [index for index, each in enumerate(slots) if each is None]
+            slots.pop(vacant[-1] if vacant else -1)
+        slots += [None] * (count - len(slots))
+        chosen = [each for each in slots if each is not None]
         target = []
-        for each in places:
+        for each in slots:
             if each is None:
                 free = [other for other in sorted(racks) if other not in chosen]
                 each = _fewest(chosen, free, racks, held)

@@ -26,7 +26,7 @@ class _Counter(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(_Counter)
 
 
-def take(count: int, at_least: int = 0) -> Recipe[range]:
+def allocate(count: int, at_least: int = 0) -> Recipe[range]:
     """Take `count` unused ids, none below `at_least`. Raises Malformed."""
 
     def advance(counter: _Counter) -> _Counter:
@@ -34,5 +34,5 @@ def take(count: int, at_least: int = 0) -> Recipe[range]:
             raise Malformed(f"{paths.PRODUCER_IDS} holds {counter.next}, which is no producer id")
         return _Counter(max(counter.next, min(at_least, HIGHEST_AT_LEAST)) + count)
 
-    taken = yield from update(_decoder, paths.PRODUCER_IDS, advance, _Counter(0))
-    return range(taken.next - count, taken.next)
+    counter = yield from update(_decoder, paths.PRODUCER_IDS, advance, _Counter(0))
+    return range(counter.next - count, counter.next)

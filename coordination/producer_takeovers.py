@@ -12,9 +12,9 @@ know a producer's next sequence; the records between the two are written.
 - **A repeated round** finds the note. It asks how far the attempt before got, checks that these are its own
   records, and continues behind them, in batches that continue sequences over epochs. They are refused if the
   other attempt has written since, and fence it otherwise. If the records differ (the rows came in another
-  order), it notes that by `begin_again` and fails: the next attempt writes all of its own, at least once.
+  order), it notes that by `forget_starts` and fails: the next attempt writes all of its own, at least once.
 - **A round that was divided into other tasks before** has names without a task in this attempt
-  (`begun_by_others`): their records are in the log twice. The job lets the round begin again under these
+  (`find_other_attempts`): their records are in the log twice. The job lets the round begin again under these
   names, then fails; after a death before that the next attempt finds them once more.
 
 An attempt that dies before its note has written nothing. After a lost reply, `attempt` identifies the writer
@@ -39,30 +39,30 @@ from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.protocol.batch_header import MAX_PRODUCER_EPOCH
 from folkmoot.protocol.errors import ProducerFenced
 
-KEPT: Final = 7 * 24 * 3600 * 1000
+RETENTION: Final = 7 * 24 * 3600 * 1000
 """Milliseconds for which an unwritten name is kept."""
-LOOKED_AT: Final = 16
+NAMES_CHECKED: Final = 16
 """Names that a new one looks at."""
 TRANSACTIONAL: Final = "transactional/"
 """The prefix of names of transactional ids."""
 
 
-class Begin(NamedTuple):
+class PartitionStart(NamedTuple):
     """The sequence of a round's first record in a partition, and the log's end before it was written."""
 
     sequence: int
     offset: int
 
 
-class Begun(NamedTuple):
+class TopicStart(NamedTuple):
     """A topic in a round: its number of partitions at the first attempt, by which each attempt places rows,
     and the round's begin in each partition, also in those added since."""
 
     partitions: int
-    begins: list[Begin]
+    starts: list[PartitionStart]
 
 
-class Takeover(msgspec.Struct, frozen=True):
+class ProducerClaim(msgspec.Struct, frozen=True):
     """A name's node. `topics` are by id. `since` is the epoch of the first attempt at the round: batches with
     an earlier one belong to other rounds."""
 
@@ -70,14 +70,14 @@ class Takeover(msgspec.Struct, frozen=True):
     epoch: int
     round: int
     attempt: str
-    topics: dict[str, Begun] = {}
+    topics: dict[str, TopicStart] = {}
     since: int = 0
 
 
-_decoder = msgspec.json.Decoder(Takeover)
+_decoder = msgspec.json.Decoder(ProducerClaim)
 
 
-def take_over(name: str, round_: int, attempt: str) -> Recipe[Takeover]:
+def claim_name(name: str, round_: int, attempt: str) -> Recipe[ProducerClaim]:
     """Become the writer of a round under this name; `attempt` is unique.
 
     Raises ProducerFenced if a later round has begun, Malformed.
@@ -96,16 +96,16 @@ def take_over(name: str, round_: int, attempt: str) -> Recipe[Takeover]:
         last = MAX_PRODUCER_EPOCH if is_again else MAX_PRODUCER_EPOCH // 2
         if found is not None and found.epoch < last:
             epoch = found.epoch + 1
-            noted = (found.topics, found.since) if is_again else ({}, epoch)
-            taken = Takeover(found.producer_id, epoch, round_, attempt, *noted)
+            inherited = (found.topics, found.since) if is_again else ({}, epoch)
+            claim = ProducerClaim(found.producer_id, epoch, round_, attempt, *inherited)
         elif is_again:
             raise ProducerFenced(
                 f"producer {name} has tried round {round_} in all epochs up to {MAX_PRODUCER_EPOCH}"
             )
         else:
-            ids = yield from producer_ids.take(1)
-            taken = Takeover(ids.start, 0, round_, attempt)
-        data = msgspec.json.encode(taken)
+            ids = yield from producer_ids.allocate(1)
+            claim = ProducerClaim(ids.start, 0, round_, attempt)
+        data = msgspec.json.encode(claim)
         try:
             yield zk.Create(path, data) if stat is None else zk.Set(path, data, stat.version)
         except zk.NoNode:
@@ -115,25 +115,27 @@ def take_over(name: str, round_: int, attempt: str) -> Recipe[Takeover]:
         else:
             if stat is None:
                 yield from _forget_some(path)
-            return taken
+            return claim
 
 
-def begin(name: str, attempt: str, topic_id: str, begins: list[Begin]) -> Recipe[Begun]:
+def note_starts(
+    name: str, attempt: str, topic_id: str, starts: list[PartitionStart]
+) -> Recipe[TopicStart]:
     """Note where the round begins in the partitions of a topic, before anything is written to them; an
     earlier note stays → all that is noted of the topic.
 
     Raises ProducerFenced if another attempt has taken the name over, Malformed.
     """
 
-    def noted(topics: dict[str, Begun]) -> dict[str, Begun]:
-        known = topics.get(topic_id, Begun(len(begins), []))
-        begun = known._replace(begins=known.begins + begins[len(known.begins) :])
-        return {**topics, topic_id: begun}
+    def noted(topics: dict[str, TopicStart]) -> dict[str, TopicStart]:
+        known = topics.get(topic_id, TopicStart(len(starts), []))
+        start = known._replace(starts=known.starts + starts[len(known.starts) :])
+        return {**topics, topic_id: start}
 
     return (yield from _note(name, attempt, noted)).topics[topic_id]
 
 
-def begin_again(name: str, attempt: str) -> Recipe[None]:
+def forget_starts(name: str, attempt: str) -> Recipe[None]:
     """Let the round begin behind all that was written of it: those are not its records.
 
     Raises ProducerFenced if another attempt has taken the name over, Malformed.
@@ -141,7 +143,9 @@ def begin_again(name: str, attempt: str) -> Recipe[None]:
     yield from _note(name, attempt, lambda topics: {})
 
 
-def begun_by_others(prefix: str, round_: int, numbers: Collection[int]) -> Recipe[dict[str, str]]:
+def find_other_attempts(
+    prefix: str, round_: int, numbers: Collection[int]
+) -> Recipe[dict[str, str]]:
     """The names of `prefix` and another number than these under which the round has begun → the attempt.
 
     Raises Malformed.
@@ -160,12 +164,12 @@ def begun_by_others(prefix: str, round_: int, numbers: Collection[int]) -> Recip
 
 
 def _note(
-    name: str, attempt: str, change: Callable[[dict[str, Begun]], dict[str, Begun]]
-) -> Recipe[Takeover]:
+    name: str, attempt: str, change: Callable[[dict[str, TopicStart]], dict[str, TopicStart]]
+) -> Recipe[ProducerClaim]:
     """Change the note of the round's topics. Raises ProducerFenced, Malformed."""
     fenced = ProducerFenced(f"producer {name} was taken over by another attempt")
 
-    def changed(found: Takeover) -> Takeover:
+    def changed(found: ProducerClaim) -> ProducerClaim:
         if found.attempt != attempt:
             raise fenced
         return msgspec.structs.replace(found, topics=change(found.topics))
@@ -181,10 +185,10 @@ def _forget_some(new: str) -> Recipe[None]:
     now = yield from recipes.retry_on_connection_loss(zk.Exists(new))
     names = yield from recipes.children(paths.PRODUCER_NAMES)
     others = sorted(each for each in names if not each.startswith(paths.quoted(TRANSACTIONAL)))
-    place = bisect(others, new.rpartition("/")[2])
-    for name in [*others[place:], *others[:place]][:LOOKED_AT]:
+    index = bisect(others, new.rpartition("/")[2])
+    for name in [*others[index:], *others[:index]][:NAMES_CHECKED]:
         path = f"{paths.PRODUCER_NAMES}/{name}"
         stat = yield from recipes.retry_on_connection_loss(zk.Exists(path))
-        if now is not None and stat is not None and now.mtime - stat.mtime > KEPT:
+        if now is not None and stat is not None and now.mtime - stat.mtime > RETENTION:
             with suppress(zk.BadVersion, zk.NoNode, zk.ConnectionLost):
                 yield zk.Delete(path, stat.version)

@@ -136,21 +136,21 @@ def as_texts(options: Mapping[str, Any]) -> dict[str, str]:
     return {name: _text(value) for name, value in options.items()}
 
 
-def changed(
+def build_changes(
     own: Mapping[str, str], changes: Mapping[str, Any], unset: Iterable[str]
 ) -> dict[str, str | None]:
     """Changes of a topic's own options as texts, None to remove one. Raises ConfigError."""
-    given: dict[str, str | None] = {**as_texts(changes)}
+    texts: dict[str, str | None] = {**as_texts(changes)}
     known = {field.name for field in dataclasses.fields(LogConfig)} | set(own)
     for name in unset:
-        if name in given:
+        if name in texts:
             raise ConfigError(f"{name} cannot be set and removed at once")
         if name not in known:
             raise unknown_option(name, known)
-        given[name] = None
-    after = {**own, **given}
+        texts[name] = None
+    after = {**own, **texts}
     topic_config(LogConfig(), {name: text for name, text in after.items() if text is not None})
-    return given
+    return texts
 
 
 def topic_config(defaults: LogConfig, options: Mapping[str, str]) -> LogConfig:
@@ -183,13 +183,13 @@ def effective(
     }
     for field in dataclasses.fields(LogConfig):
         name, default = field.name, _text(field.default)
-        given = {broker: options.get(name, default) for broker, options in brokers.items()}
+        values = {broker: options.get(name, default) for broker, options in brokers.items()}
         if name in own:
             found = [(own[name], "topic")]
-        elif len(set(given.values())) > 1:
-            found = [(value, f"broker {broker}") for broker, value in sorted(given.items())]
+        elif len(set(values.values())) > 1:
+            found = [(value, f"broker {broker}") for broker, value in sorted(values.items())]
         else:
-            value = next(iter(given.values()), default)
+            value = next(iter(values.values()), default)
             found = [(value, "default" if value == default else "brokers")]
         rows += ((name, unset.get(name, v) if v == NONE else v, source) for v, source in found)
     return rows

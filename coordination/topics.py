@@ -11,7 +11,7 @@ from uuid import uuid4
 import msgspec
 
 from folkmoot.coordination import paths
-from folkmoot.coordination.deletions import CONTROLLER, Deletion, recorded
+from folkmoot.coordination.deletions import CONTROLLER, Deletion, create_record
 from folkmoot.coordination.placement import place
 from folkmoot.coordination.topic_config import PAGE_CACHE, LogConfig
 from folkmoot.coordination.zookeeper import operations as zk
@@ -77,8 +77,8 @@ class TopicInfo(msgspec.Struct, frozen=True, rename={"topic_id": "id"}):
     @property
     def min_in_sync(self) -> int:
         """Replicas that must be in sync for a write with `acks=all`."""
-        given = self.config.get("min_in_sync", "")
-        return int(given) if given.isdecimal() else LogConfig().least_in_sync(self.replicas)
+        option = self.config.get("min_in_sync", "")
+        return int(option) if option.isdecimal() else LogConfig().least_in_sync(self.replicas)
 
 
 _decoder = msgspec.json.Decoder(TopicInfo)
@@ -103,7 +103,7 @@ def create(
         raise ConfigError(
             f"{partitions} partitions are not possible: use 1 to {MAX_PARTITIONS} partitions"
         )
-    placed = place(name, partitions, replicas, _standing(brokers))
+    assignment = place(name, partitions, replicas, _standing(brokers))
     options = dict(config or {})
     if replicas > 1:
         options.setdefault("durability", "fsync")
@@ -114,7 +114,7 @@ def create(
     ids: set[str] = set()
     while True:
         # Another id each time: after a lost reply the topic may be there, or deleted again already.
-        info = TopicInfo(uuid4().hex, placed, options)
+        info = TopicInfo(uuid4().hex, assignment, options)
         ids.add(info.topic_id)
         node = zk.Create(paths.topic(name), msgspec.json.encode(info))
         try:
@@ -268,7 +268,7 @@ def _record(name: str, node: Node, by: str, at: float) -> Sequence[zk.Create | z
         topic = recipes.decode(_decoder, paths.topic(name), node)
         brokers = sorted({broker for replicas in topic.partitions for broker in replicas})
         deletion = Deletion(name, at, by, (*brokers, CONTROLLER))
-        return [recorded(topic.topic_id, deletion)]
+        return [create_record(topic.topic_id, deletion)]
     return []
 
 

@@ -21,7 +21,7 @@ from uuid import uuid4
 from folkmoot.coordination import topics
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
-from folkmoot.coordination.producer_takeovers import TRANSACTIONAL, begin, take_over
+from folkmoot.coordination.producer_takeovers import TRANSACTIONAL, claim_name, note_starts
 from folkmoot.network.ask_leaders import ask_leaders
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.config import ProducerConfig
@@ -63,7 +63,7 @@ class Claims:
         that does not say how far the id got.
         """
         with self._connect() as (discovery, cluster):
-            claim = discovery.ask(take_over(self._name, 0, self._attempt))
+            claim = discovery.ask(claim_name(self._name, 0, self._attempt))
             self._producer_id, self._epoch = claim.producer_id, claim.epoch
             for claimed in claim.topics:
                 topic, _, topic_id = claimed.rpartition("/")
@@ -99,7 +99,7 @@ class Claims:
         while not self._stopped.is_set():
             try:
                 with self._connect() as (discovery, cluster):
-                    discovery.ask(begin(self._name, self._attempt, f"{topic}/{topic_id}", []))
+                    discovery.ask(note_starts(self._name, self._attempt, f"{topic}/{topic_id}", []))
                     self._resume(cluster, topic, topic_id, partitions)
                 break
             except RetriableError as error:

@@ -55,12 +55,12 @@ class Request:
     """
 
     def __init__(
-        self, session: "MemorySession", operation: Operation, done: Callable[[Outcome], None]
+        self, session: "MemorySession", operation: Operation, callback: Callable[[Outcome], None]
     ) -> None:
         self.session = session
         self.operation = operation
         self.sent = 0.0
-        self._done = done
+        self._callback = callback
         self._outcome = Outcome(None, ConnectionLost("the request was not executed"))
         self._due: WatchCallback | None = None
 
@@ -72,7 +72,7 @@ class Request:
     def reply(self) -> None:
         """Tell the submitter how it ended, unless its connection or session has."""
         if self.session.finish(self, answered=True):
-            self._done(self._outcome)
+            self._callback(self._outcome)
             if self._due is not None:
                 self.session.ensemble.notify(self.session, self._due)
 
@@ -80,7 +80,7 @@ class Request:
         """Tell the submitter that the connection broke; whether it was executed stays open."""
         if self.session.finish(self, answered=False):
             broke = ConnectionLost("the connection to ZooKeeper broke before the answer")
-            self._done(Outcome(None, error or broke))
+            self._callback(Outcome(None, error or broke))
 
 
 class MemoryZooKeeper:
@@ -226,7 +226,7 @@ class MemorySession:
     """One session with a `MemoryZooKeeper`.
 
     Requests wait in `_waiting` while suspended and are delivered one after the other, by whichever
-    thread finds them. A request submitted from a `done` is delivered after that returns, so that a
+    thread finds them. A request submitted from a `callback` is delivered after that returns, so that a
     long chain does not nest.
     """
 
@@ -251,18 +251,18 @@ class MemorySession:
         with self._lock:
             self._listeners.append(listener)
 
-    def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
+    def submit(self, operation: Operation, callback: Callable[[Outcome], None]) -> None:
         """Start an operation. Raises ValueError for a path that cannot be one."""
         error: ZooKeeperError | None = zk.refusal(operation)
         with self._lock:
             if error is None and self.state is SessionState.LOST:
                 error = _over()
             if error is None:
-                self._waiting.append(Request(self, operation, done))
+                self._waiting.append(Request(self, operation, callback))
         if error is None:
             self._deliver()
         else:
-            done(Outcome(None, error))
+            callback(Outcome(None, error))
 
     def close(self) -> None:
         """End the session; while suspended it cannot be ended and remains until it expires."""

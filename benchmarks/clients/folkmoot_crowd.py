@@ -29,9 +29,9 @@ def _count_requests() -> None:
     """Every session of this process counts from now on."""
     submit = KazooSession.submit
 
-    def counted(self: KazooSession, operation: Operation, done: Any) -> None:
+    def counted(self: KazooSession, operation: Operation, callback: Any) -> None:
         _requests[type(operation).__name__] += 1
-        submit(self, operation, done)
+        submit(self, operation, callback)
 
     KazooSession.submit = counted  # type: ignore[method-assign]
 

@@ -37,7 +37,7 @@ class ClusterReader:
     A partition without a state has no watch of its own: the one on the parent of its topic's states rings
     when its state is created. So a new topic of any size costs one read until its states are written.
 
-    A node that cannot be decoded is `illegible`, and keeps its former content here. `changed` has the names
+    A node that cannot be decoded is `malformed`, and keeps its former content here. `changed` has the names
     of topics and the partitions that are new, were read or are gone since the owner has emptied it, and
     BROKERS and DELETIONS. It is in order, so that a simulated history can be repeated. Deletions are read
     after the topics that are gone. So a topic was lost if it is missing and has no deletion.
@@ -46,29 +46,29 @@ class ClusterReader:
     """
 
     def __init__(self, wake: Callable[[], None], former: "ClusterReader | None" = None) -> None:
-        """`former` has read in the session before; nodes that are illegible now stay as it read them."""
+        """`former` has read in the session before; nodes that are malformed now stay as it read them."""
         self.brokers: dict[int, Registration] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.states: dict[TopicIdPartition, VersionedState] = {}
         self.deletions: dict[str, Deletion] = {}
         """The deletions that are not complete yet, by the topic's id."""
-        self.illegible: set[object] = set()
+        self.malformed: set[object] = set()
         self.changed: dict[object, None] = {}
         self._former_topics: dict[str, TopicInfo] = {} if former is None else former.topics
         self._former_states: dict[TopicIdPartition, VersionedState] = (
             {} if former is None else former.states
         )
         self._wake = wake
-        self._rang: deque[object] = deque()
+        self._fired: deque[object] = deque()
         self._stale: dict[object, None] = {}
         self._partitions: dict[str, int] = {}
         """The number of partitions of each topic, by its id."""
         # One object: a node's watch is not set twice.
-        self.brokers_rang = partial(self.ring, BROKERS)
+        self.on_brokers_changed = partial(self.ring, BROKERS)
 
     def ring(self, what: object) -> None:
         """Read a node again, and wake the owner. From any thread."""
-        self._rang.append(what)
+        self._fired.append(what)
         self._wake()
 
     def note(self, *what: object) -> None:
@@ -77,8 +77,8 @@ class ClusterReader:
 
     def listen(self) -> dict[object, None]:
         """Return all that must be read, with what rang by now."""
-        while self._rang:
-            self.note(self._rang.popleft())
+        while self._fired:
+            self.note(self._fired.popleft())
         return self._stale
 
     def reads(self) -> list[Recipe[None]]:
@@ -94,14 +94,14 @@ class ClusterReader:
     def _read(self, what: object) -> Recipe[None]:
         try:
             if what is BROKERS:
-                self.brokers = yield from brokers.live(self.brokers_rang)
+                self.brokers = yield from brokers.live(self.on_brokers_changed)
             elif what is TOPICS:
                 yield from self._read_names()
             elif what is DELETIONS:
                 yield from self._read_deletions()
             elif isinstance(what, str):
                 topic = yield from topics.read(what, partial(self.ring, what))
-                self._topic_is(what, topic)
+                self._update_topic(what, topic)
                 if topic is None:
                     # By the time the names are read another topic may have this one: that one is new.
                     self.note(TOPICS)
@@ -116,27 +116,27 @@ class ClusterReader:
                 return
         except Malformed as error:
             logger.error("%s; its former content stays in force", error)
-            self.illegible.add(what)
+            self.malformed.add(what)
             self._keep_former(what)
         else:
-            self.illegible.discard(what)
+            self.malformed.discard(what)
         self.changed[what] = None
 
     def _keep_former(self, what: object) -> None:
         topics, states = self._former_topics, self._former_states
         if isinstance(what, str) and what in topics and what not in self.topics:
-            self._topic_is(what, topics[what])
+            self._update_topic(what, topics[what])
         elif isinstance(what, TopicIdPartition) and what in states:
             self.states.setdefault(what, states[what])
 
     def _read_names(self) -> Recipe[None]:
         names = yield from topics.names(partial(self.ring, TOPICS))
         self.note(DELETIONS)
-        known = self.topics.keys() | {each for each in self.illegible if isinstance(each, str)}
+        known = self.topics.keys() | {each for each in self.malformed if isinstance(each, str)}
         self.note(*(name for name in names if name not in known))
         for name in sorted(known.difference(names)):
-            self._topic_is(name, None)
-            self.illegible.discard(name)
+            self._update_topic(name, None)
+            self.malformed.discard(name)
             self.changed[name] = None
 
     def _read_deletions(self) -> Recipe[None]:
@@ -157,10 +157,10 @@ class ClusterReader:
         numbers = yield from partition_states.partitions_of(what.topic_id, partial(self.ring, what))
         there = (TopicIdPartition(what.topic_id, number) for number in numbers)
         self.note(
-            *(each for each in there if each not in self.states and each not in self.illegible)
+            *(each for each in there if each not in self.states and each not in self.malformed)
         )
 
-    def _topic_is(self, name: str, topic: TopicInfo | None) -> None:
+    def _update_topic(self, name: str, topic: TopicInfo | None) -> None:
         before = self.topics.pop(name, None)
         if before is not None and (topic is None or topic.topic_id != before.topic_id):
             self.note(DELETIONS)
@@ -168,7 +168,7 @@ class ClusterReader:
         now = dict.fromkeys(_partitions_of(topic))
         for each in former.keys() - now.keys():
             self.states.pop(each, None)
-            self.illegible.discard(each)
+            self.malformed.discard(each)
         if before is not None:
             self._partitions.pop(before.topic_id, None)
         if topic is not None:

@@ -96,13 +96,13 @@ class Controller:
     # -- election ---------------------------------------------------------------------------------
 
     def _stand(self) -> Recipe[None]:
-        gone = partial(self._reader.ring, _CONTROLLER)
+        on_change = partial(self._reader.ring, _CONTROLLER)
         if self._me is not None:
-            found = yield from controllers.current(gone)
+            found = yield from controllers.current(on_change)
             if found != self._me:
                 raise Deposed(f"the controller's node is no longer ours: {found}")
             return
-        found = yield from controllers.elect(self._broker, self._nonce, gone)
+        found = yield from controllers.elect(self._broker, self._nonce, on_change)
         if found.nonce == self._nonce:
             logger.info("elected as the controller in epoch %d", found.epoch)
             self._me = found
@@ -115,12 +115,12 @@ class Controller:
     def _decide(self, now: float) -> list[Recipe[None]]:
         if self._me is None:
             return []
-        self._take_over(now)
+        self._pass_on_changes(now)
         due = self._history.take(now) if self._history.due <= now else []
         recorded = [events.record(due)] if due else []
         return [*self._writes(self._me, now), *recorded]
 
-    def _take_over(self, now: float) -> None:
+    def _pass_on_changes(self, now: float) -> None:
         """Pass on what was read."""
         reader, leadership = self._reader, self._leadership
         changed, reader.changed = reader.changed, {}
@@ -128,16 +128,16 @@ class Controller:
         if BROKERS in changed:
             epochs = {broker: found.epoch for broker, found in reader.brokers.items()}
             leaving = [broker for broker, found in reader.brokers.items() if found.leaving]
-            leadership.brokers_are(epochs, now, leaving)
+            leadership.update_brokers(epochs, now, leaving)
         if any(isinstance(each, str) for each in changed):
-            leadership.topics_are(reader.topics.values())
+            leadership.update_topics(reader.topics.values())
         for each in changed:
             if not isinstance(each, TopicIdPartition):
                 continue
-            if each in reader.illegible:
-                leadership.state_is_illegible(each)
+            if each in reader.malformed:
+                leadership.mark_malformed(each)
             else:
-                leadership.state_is(each, reader.states.get(each))
+                leadership.update_state(each, reader.states.get(each))
 
     def _writes(self, me: controllers.Controller, now: float) -> list[Recipe[None]]:
         decision = self._leadership.decide(now)
@@ -168,11 +168,11 @@ class Controller:
         writes = yield from self._without_lost(writes)
         answers = yield from partition_states.write(writes, controllers.is_in_epoch(me))
         for partition, answer in answers.items():
-            now = answer.found if isinstance(answer, Superseded) else answer
+            now = answer.current if isinstance(answer, Superseded) else answer
             if isinstance(now, VersionedState):
-                self._leadership.state_is(partition, now)
+                self._leadership.update_state(partition, now)
             else:
-                self._reader.note(partition)  # gone or illegible
+                self._reader.note(partition)  # gone or malformed
         logger.info("wrote the states of %d partitions", len(writes))
 
     def _without_lost(
@@ -190,13 +190,13 @@ class Controller:
                     "leader until `folkmoot topic restore` puts them back",
                     topic_id,
                 )
-        kept = {}
+        remaining = {}
         for each, write in writes.items():
             if each.topic_id in lost and write.stands_on == MISSING:
-                self._leadership.state_is_illegible(each)
+                self._leadership.mark_malformed(each)
             else:
-                kept[each] = write
-        return kept
+                remaining[each] = write
+        return remaining
 
     def _end(
         self,
@@ -212,6 +212,6 @@ class Controller:
 
     def _delete(self, me: controllers.Controller, topic_id: str) -> Recipe[None]:
         yield from partition_states.delete(topic_id, controllers.is_in_epoch(me))
-        yield from deletions.carried_out(topic_id, [CONTROLLER])
+        yield from deletions.mark_carried_out(topic_id, [CONTROLLER])
         self._reader.deletions.pop(topic_id, None)
         logger.info("removed the states of the deleted topic %s", topic_id)

@@ -76,8 +76,8 @@ class History:
         """Return the events to record, once, with their ages."""
         events, self._events, self.due = self._events[: 10 * MOST_AT_ONCE], [], inf
         return [
-            msgspec.structs.replace(event, age_ms=round((now - noted) * 1000))
-            for noted, event in events
+            msgspec.structs.replace(event, age_ms=round((now - noted_at) * 1000))
+            for noted_at, event in events
         ]
 
     def _changes(self, reader: ClusterReader, changed: Iterable[object]) -> Iterator[ClusterEvent]:

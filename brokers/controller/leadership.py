@@ -54,7 +54,7 @@ class Leadership:
       So the acks of a replica that leaves count only in the epoch that ends. A cancelled reassignment
       ends when as many of the original replicas are in sync as `min_in_sync` asks for.
 
-    Only the end of a reassignment changes an ISR here. A partition whose state is illegible is left alone.
+    Only the end of a reassignment changes an ISR here. A partition whose state is malformed is left alone.
 
     Owner: the controller's thread. A partition is judged when something about it has changed.
     """
@@ -65,14 +65,14 @@ class Leadership:
         self._may_lead: set[int] = set()
         self._topics: dict[str, TopicInfo] = {}
         self._states: dict[TopicIdPartition, VersionedState] = {}
-        self._illegible: set[TopicIdPartition] = set()
+        self._malformed: set[TopicIdPartition] = set()
         self._unjudged: set[TopicIdPartition] = set()
         self._misplaced: set[TopicIdPartition] = set()
         self._rebalance_at = 0.0
 
     # -- what is known ----------------------------------------------------------------------------
 
-    def brokers_are(
+    def update_brokers(
         self, epochs: Mapping[int, int], now: float, leaving: Iterable[int] = ()
     ) -> None:
         """Take over the registered brokers with their broker epochs, and those that are about to stop."""
@@ -88,7 +88,7 @@ class Leadership:
             for topic in self._topics.values():
                 self._unjudged.update(_partitions_of(topic))
 
-    def topics_are(self, topics: Iterable[TopicInfo]) -> None:
+    def update_topics(self, topics: Iterable[TopicInfo]) -> None:
         """Take over all topics that exist."""
         before, self._topics = self._topics, {each.topic_id: each for each in topics}
         for topic_id, topic in self._topics.items():
@@ -96,21 +96,21 @@ class Leadership:
                 self._unjudged.update(_partitions_of(topic))
         for topic_id in before.keys() - self._topics.keys():
             for partition in _partitions_of(before[topic_id]):
-                self.state_is(partition, None)
+                self.update_state(partition, None)
 
-    def state_is(self, partition: TopicIdPartition, state: VersionedState | None) -> None:
+    def update_state(self, partition: TopicIdPartition, state: VersionedState | None) -> None:
         """Take over a partition's state as it was read or written; None if there is none."""
-        self._illegible.discard(partition)
+        self._malformed.discard(partition)
         if state is None:
             self._states.pop(partition, None)
         else:
             self._states[partition] = state
         self._unjudged.add(partition)
 
-    def state_is_illegible(self, partition: TopicIdPartition) -> None:
+    def mark_malformed(self, partition: TopicIdPartition) -> None:
         """The node of a partition's state cannot be decoded."""
         self._states.pop(partition, None)
-        self._illegible.add(partition)
+        self._malformed.add(partition)
         self._unjudged.add(partition)
 
     # -- decisions -----------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Leadership:
         """Return what a partition needs at once; note whether it should go back to its first replica."""
         self._misplaced.discard(partition)
         replicas = self._replicas(partition)
-        if replicas is None or partition in self._illegible:
+        if replicas is None or partition in self._malformed:
             return None
         known = self._states.get(partition)
         if known is None:
@@ -152,7 +152,7 @@ class Leadership:
         """Return what ends the partition's reassignment, if it can end now."""
         topic, known = self._topics.get(partition.topic_id), self._states.get(partition)
         move = None if topic is None else topic.reassignments.get(partition.partition)
-        if topic is None or move is None or known is None or partition in self._illegible:
+        if topic is None or move is None or known is None or partition in self._malformed:
             return None
         state = known.state
         stay = [each for each in move.target if each in state.isr]

@@ -24,7 +24,7 @@ class JobPool:
     """A few threads for each lane (`jobs.Submit`).
 
     A job touches nothing that the event loop owns. It gets descriptors, paths and bytes that never change
-    again, and its result goes to `done` on the event loop. So there are no locks.
+    again, and its result goes to `callback` on the event loop. So there are no locks.
     Jobs of one lane begin in order, and never wait for another lane's: a compaction that runs for minutes
     does not hold up the flush that a producer waits for.
 
@@ -54,18 +54,18 @@ class JobPool:
                 self._threads.append(thread)
 
     def submit(
-        self, lane: Lane, work: Callable[[], _T], done: Callable[[_T | Exception], None]
+        self, lane: Lane, work: Callable[[], _T], callback: Callable[[_T | Exception], None]
     ) -> None:
-        """Have `work` done, and then `done` on the event loop with its result or the exception."""
-        self._lanes[lane].put((work, done))
+        """Have `work` done, and then `callback` on the event loop with its result or the exception."""
+        self._lanes[lane].put((work, callback))
 
     def submit_for_request(
-        self, lane: Lane, work: Callable[[], _T], done: Callable[[_T | Exception], None]
+        self, lane: Lane, work: Callable[[], _T], callback: Callable[[_T | Exception], None]
     ) -> None:
         """As `submit`. Raises Overloaded if too many jobs wait; then this one is never begun."""
         if self._lanes[lane].qsize() >= MAX_WAITING:
             raise Overloaded(f"{MAX_WAITING} jobs ({lane.value[0]}) wait already: retry later")
-        self.submit(lane, work, done)
+        self.submit(lane, work, callback)
 
     def pause(self, seconds: float) -> bool:
         """Let a job sleep. True: the broker stops, and the job must end."""
@@ -88,5 +88,5 @@ class JobPool:
 
     def _run(self, waiting: _Waiting, post: Callable[[Callable[[], None]], None]) -> None:
         while (job := waiting.get()) is not None and not self._closing.is_set():
-            work, done = job
-            post(partial(done, result_of(work)))
+            work, callback = job
+            post(partial(callback, result_of(work)))

@@ -72,32 +72,32 @@ class Job(Protocol):
 class SharedJob:
     """A job for which several requests may wait: only the first `run` does the work.
 
-    Each `finish` puts the result, or the exception, in `outcome`, and calls `done` with both.
+    Each `finish` puts the result, or the exception, in `outcome`, and calls `callback` with both.
     """
 
     def __init__(
         self,
         work: Callable[[], Any],
-        done: Callable[["SharedJob", Any], None] = lambda job, outcome: None,
+        callback: Callable[["SharedJob", Any], None] = lambda job, outcome: None,
         lane: "Lane | None" = None,
     ) -> None:
         self.lane = lane or Lane.INDEX
         self.outcome: Any = None
         self._running = Lock()
         self._work = work
-        self._done = done
-        self._found: list[Any] = []
+        self._callback = callback
+        self._results: list[Any] = []
 
     def run(self) -> Any:
         """Any thread."""
         with self._running:
-            if not self._found:
-                self._found.append(self._work())
-            return self._found[0]
+            if not self._results:
+                self._results.append(self._work())
+            return self._results[0]
 
     def finish(self, outcome: Any) -> None:
         self.outcome = outcome
-        self._done(self, outcome)
+        self._callback(self, outcome)
 
 
 class JobGroup:
@@ -153,24 +153,26 @@ class Lane(Enum):
 
 
 class Submit(Protocol):
-    """Has `work` done on a thread of the lane, then `done` called on the event loop with its result.
+    """Has `work` done on a thread of the lane, then `callback` called on the event loop with its result.
 
-    `work` touches only its arguments: descriptors, paths, bytes that never change. If it raises, `done` gets
-    the Exception.
+    `work` touches only its arguments: descriptors, paths, bytes that never change. If it raises, `callback`
+    gets the Exception.
     """
 
     def __call__(
         self,
         lane: Lane,
         work: Callable[[], _T],
-        done: Callable[[_T | Exception], None],
+        callback: Callable[[_T | Exception], None],
         /,
     ) -> None: ...
 
 
-def at_once(lane: Lane, work: Callable[[], _T], done: Callable[[_T | Exception], None], /) -> None:
+def at_once(
+    lane: Lane, work: Callable[[], _T], callback: Callable[[_T | Exception], None], /
+) -> None:
     """Do a job here and now: for starts, stops and tests, where no other request waits."""
-    done(result_of(work))
+    callback(result_of(work))
 
 
 def result_of(work: Callable[[], _T]) -> _T | Exception:
@@ -191,6 +193,6 @@ def call_guarded(what: object, callback: Callable[..., _T], *arguments: Any) -> 
 
 
 def log_failure(what: str, outcome: object) -> None:
-    """The `done` of jobs whose failure only has to be logged."""
+    """The `callback` of jobs whose failure only has to be logged."""
     if isinstance(outcome, Exception):
         logger.error("%s: %s", what, outcome)

@@ -52,9 +52,9 @@ RunJob = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 """Runs work on a thread of a pool, then gives its result or exception to the callback on the loop."""
 
 
-def run_at_once(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+def run_at_once(work: Callable[[], Any], callback: Callable[[Any], None]) -> None:
     """Run a job here and now: for starts, stops and tests, where no other request waits."""
-    done(result_of(work))
+    callback(result_of(work))
 
 
 class SerialQueue:

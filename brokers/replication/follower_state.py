@@ -20,7 +20,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Compare the batches with their checksums, then call `checked`: they will replace what is damaged
+    """Compare the batches with their checksums, then call `note_checked`: they will replace what is damaged
     here, and what follows it."""
 
 
@@ -52,15 +52,15 @@ class FollowerState:
         self.damaged_at: int | None = None
         self._checked: Position | None = None
 
-    def found_damage(self, offset: int | None, starts: EpochStarts) -> None:
+    def note_damage(self, offset: int | None, starts: EpochStarts) -> None:
         """The log is damaged from there on, as far as is known; None: it is not."""
         if offset != self.damaged_at:
             self.damaged_at = offset
             self._checked = None
             if offset is not None:
-                self.checked(starts.before(offset), offset)
+                self.note_checked(starts.before(offset), offset)
 
-    def checked(self, last_epoch: int, next_offset: int) -> None:
+    def note_checked(self, last_epoch: int, next_offset: int) -> None:
         """The leader's log is whole from the damage up to there, or has nothing before."""
         self._checked = Position(self.epoch, last_epoch, next_offset)
 
@@ -68,11 +68,11 @@ class FollowerState:
         """Return the position to ask the leader from."""
         return self._checked or Position(self.epoch, starts.latest, log_end)
 
-    def answered(
-        self, asked: Position, diverging: EpochEnd | None, starts: EpochStarts, log_end: int
+    def handle_answer(
+        self, requested: Position, diverging: EpochEnd | None, starts: EpochStarts, log_end: int
     ) -> Truncate | Append | Check | None:
         """Return what to do with the leader's answer; None: it is too late."""
-        if asked != self.position(starts, log_end):
+        if requested != self.position(starts, log_end):
             return None
         if diverging is None:
             return Append() if self.damaged_at is None else Check()

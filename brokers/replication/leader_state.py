@@ -33,13 +33,13 @@ class _Follower:
     """None: it has all of the leader's log."""
     log_end: int = -1
     """Acked in this epoch."""
-    given_up: int = 0
+    deleted_before: int = 0
     broker_epoch: int = -1
     fetched_at: float = -inf
     leader_end_then: int = -1
     damaged_at: int | None = None
     """The lowest position from which it has asked to copy anew what is damaged on its disk."""
-    asked: tuple[int, int] | None = None
+    last_position: tuple[int, int] | None = None
     """The epoch of its last record and its log's end; None while that is not known."""
 
 
@@ -59,7 +59,7 @@ class LeaderState:
       succeeded; one that joins counts before it is sent. It may join once it has acked all that is
       committed, and all that this log held when the epoch began (`epoch_start`). Records that an earlier
       epoch committed lie below that; the high watermark may not cover them yet. Nor may it have records
-      that were deleted (`given_up`). The write is refused if the replica's broker has registered again
+      that were deleted (`deleted_before`). The write is refused if the replica's broker has registered again
       since it fetched.
     - **Damage**. A follower whose log is damaged asks with `gives_up` from there on, as if it was cut. It
       is answered once it is not in the maximal ISR: from then on it may cut. Its earlier acks count no
@@ -81,30 +81,30 @@ class LeaderState:
     def __init__(
         self,
         broker_id: int,
-        found: VersionedState,
+        current: VersionedState,
         replicas: Iterable[int],
         starts: EpochStarts,
         *,
         log_end: int,
         high_watermark: int,
-        given_up: int,
+        deleted_before: int,
         min_in_sync: int,
         max_lag: float,
         now: float,
     ) -> None:
-        """`found` is the activation as it was written. A follower that lacks something for more than
+        """`current` is the activation as it was written. A follower that lacks something for more than
         `max_lag` seconds leaves the ISR. One that lacks nothing stays without further fetches."""
         self.broker_id = broker_id
-        self.epoch = found.state.leader_epoch
+        self.epoch = current.state.leader_epoch
         self.epoch_start = log_end
         self.high_watermark = high_watermark
-        self.given_up = given_up
+        self.deleted_before = deleted_before
         """A replica that joins the ISR has no records before it any more."""
         self.min_in_sync = min_in_sync
         self.max_lag = max_lag
         self.resigned = False
         self.proposed: StateWrite | None = None
-        self.found = found
+        self.known = current
         """The partition's state as far as it is known, with this leader in it."""
         self._is_unsettled = False
         self._starts = starts
@@ -114,7 +114,7 @@ class LeaderState:
 
     @property
     def isr(self) -> tuple[int, ...]:
-        return self.found.state.isr
+        return self.known.state.isr
 
     @property
     def others_in_sync(self) -> frozenset[int]:
@@ -129,7 +129,7 @@ class LeaderState:
     @property
     def has_enough_replicas(self) -> bool:
         """The ISR is large enough to commit new records."""
-        return len(self.found.state.isr) >= self.min_in_sync
+        return len(self.known.state.isr) >= self.min_in_sync
 
     @property
     def knows_committed(self) -> bool:
@@ -137,7 +137,7 @@ class LeaderState:
         return self.high_watermark >= self.epoch_start
 
     @property
-    def is_at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Time alone changes nothing: all replicas are in sync, and lack nothing."""
         return (
             self.proposed is None
@@ -147,7 +147,7 @@ class LeaderState:
 
     # -- records ------------------------------------------------------------------------------------
 
-    def fetched(
+    def handle_fetch(
         self,
         replica: int,
         broker_epoch: int,
@@ -156,13 +156,13 @@ class LeaderState:
         now: float,
         *,
         log_start: int = 0,
-        given_up: int = 0,
+        deleted_before: int = 0,
         gives_up: bool = False,
     ) -> EpochEnd | None:
         """A follower fetches from `position`. Return None if it is acked: the follower reads on there.
 
         Otherwise the position is not on this log, and the follower has to cut its own to what both have.
-        `broker_epoch` is of its registration; it has deleted all before `given_up`. Raises
+        `broker_epoch` is of its registration; it has deleted all before `deleted_before`. Raises
         FencedLeaderEpoch, UnknownLeaderEpoch; OffsetOutOfRange if it ends before this log begins, or there
         with an epoch that ends before it here; OffsetNotAvailable while it counts as in sync and
         `gives_up` what it has behind `position`.
@@ -176,7 +176,7 @@ class LeaderState:
             self._note_damage(follower, broker_epoch, position.log_end, log_start, gives_up)
             if gives_up and replica in self.maximal_isr:
                 raise OffsetNotAvailable(f"broker {replica} counts as in sync still: ask again")
-        follower.asked = None if gives_up else (position.last_epoch, position.log_end)
+        follower.last_position = None if gives_up else (position.last_epoch, position.log_end)
         end = self._starts.end_of(position.last_epoch, log_end)
         if position.log_end > (earliest := self._starts.earliest(end.offset)) < end.offset:
             self._require_best(follower, earliest)
@@ -186,7 +186,7 @@ class LeaderState:
         if position.log_end < log_start + (position.last_epoch >= 0 and not is_known):
             raise OffsetOutOfRange(f"the leader's log begins with offset {log_start}")
         # A log without records may begin behind some that were appended since an unclean election.
-        counts = position.last_epoch >= 0 or self.found.state.unclean_epoch > 0
+        counts = position.last_epoch >= 0 or self.known.state.unclean_epoch > 0
         has_records = counts and position.log_end > log_start
         if has_records and end.epoch != position.last_epoch:
             # Compaction may have removed all that is older: then the first record lies behind a gap.
@@ -202,7 +202,7 @@ class LeaderState:
         elif follower.behind_since is None:
             follower.behind_since = now
         follower.log_end, follower.broker_epoch = position.log_end, broker_epoch
-        follower.given_up = given_up
+        follower.deleted_before = deleted_before
         follower.fetched_at, follower.leader_end_then = now, log_end
         return None
 
@@ -222,14 +222,16 @@ class LeaderState:
 
     def _require_best(self, follower: _Follower, earliest: int) -> None:
         """Raises OffsetNotAvailable unless all followers have asked, and none has more than this one."""
-        asked = [each.asked for each in self._followers.values()]
-        if follower.asked is None or any(each is None or each > follower.asked for each in asked):
+        positions = [each.last_position for each in self._followers.values()]
+        if follower.last_position is None or any(
+            each is None or each > follower.last_position for each in positions
+        ):
             raise OffsetNotAvailable(
                 f"where leader epochs begin behind offset {earliest} cannot be read: a cut might lose the "
                 "only copy, until all replicas have asked"
             )
 
-    def appended(self, now: float) -> None:
+    def note_append(self, now: float) -> None:
         """The log has grown: followers that had all of it are behind from now on."""
         for follower in self._followers.values():
             if follower.behind_since is None:
@@ -239,7 +241,7 @@ class LeaderState:
         """Return the high watermark, when the leader's own log counts up to `own_end`."""
         self._own_end = own_end
         if self.has_enough_replicas:
-            is_alone = self.proposed is None and len(self.found.state.isr) == 1
+            is_alone = self.proposed is None and len(self.known.state.isr) == 1
             lowest = own_end if is_alone else min(map(self._end_of, self.maximal_isr))
             self.high_watermark = max(self.high_watermark, lowest)
         return self.high_watermark
@@ -253,10 +255,10 @@ class LeaderState:
         behind = [str(each) for each in sorted(self.maximal_isr) if self._end_of(each) < offset]
         return f"it waits for the in-sync replicas of broker {' and '.join(behind)}"
 
-    def have_given_up(self, offset: int) -> bool:
+    def have_deleted_before(self, offset: int) -> bool:
         """Return whether no other replica that may lead next has records before `offset`."""
         others = (self._followers.get(each) for each in self.maximal_isr - {self.broker_id})
-        return all(each is not None and each.given_up >= offset for each in others)
+        return all(each is not None and each.deleted_before >= offset for each in others)
 
     def have_no_more(self, offset: int) -> bool:
         """Return whether all followers have asked, and none has the record at `offset`."""
@@ -274,14 +276,14 @@ class LeaderState:
     # -- in-sync replicas ---------------------------------------------------------------------------
 
     def propose(self, live: Iterable[int], now: float) -> StateWrite | None:
-        """Return the write that changes the ISR, if it should change. It counts from here on; `answered`
-        takes its outcome: one at a time.
+        """Return the write that changes the ISR, if it should change. It counts from here on;
+        `finish_proposal` takes its outcome: one at a time.
 
         `live` are the registered brokers that are not about to stop: no producer waits for one of those.
         """
         if self.proposed is not None or self.resigned:
             return None
-        state, alive = self.found.state, frozenset(live)
+        state, alive = self.known.state, frozenset(live)
         keep_up = {each for each in self._followers if self._keeps_up(each, alive, now)}
         stay = [each for each in state.isr if each == self.broker_id or each in keep_up]
         come = {
@@ -290,17 +292,17 @@ class LeaderState:
             if each in keep_up
             and each not in state.isr
             and self._has_caught_up(follower)
-            and follower.given_up >= self.given_up
+            and follower.deleted_before >= self.deleted_before
         }
         if len(stay) < len(state.isr):
-            self.proposed = StateWrite(state.with_isr(stay), self.found.partition_epoch)
+            self.proposed = StateWrite(state.with_isr(stay), self.known.partition_epoch)
         elif come:
             isr = [
                 each
                 for each in (self.broker_id, *self._followers)
                 if each in come or each in state.isr
             ]
-            self.proposed = StateWrite(state.with_isr(isr), self.found.partition_epoch, come)
+            self.proposed = StateWrite(state.with_isr(isr), self.known.partition_epoch, come)
         return self.proposed
 
     def _keeps_up(self, replica: int, live: frozenset[int], now: float) -> bool:
@@ -317,7 +319,7 @@ class LeaderState:
     def _has_caught_up(self, follower: _Follower) -> bool:
         return follower.log_end >= max(self.high_watermark, self.epoch_start)
 
-    def answered(self, answer: Answer | None) -> None:
+    def finish_proposal(self, answer: Answer | None) -> None:
         """The proposed write has ended; None: its outcome is unknown."""
         proposed, self.proposed = self.proposed, None
         if answer is None:
@@ -325,32 +327,32 @@ class LeaderState:
         elif isinstance(answer, VersionedState):
             self._adopt(answer)
         elif isinstance(answer, Superseded):
-            if answer.found is not None and answer.found.order < self.found.order:
+            if answer.current is not None and answer.current.order < self.known.order:
                 self.resigned = True  # ZooKeeper was set back: what refuses a write is no old read
-            self.observed(answer.found)
+            self.observe(answer.current)
         elif answer.broker_id in self._followers and proposed is not None:
             follower = self._followers[answer.broker_id]
             # Its next incarnation may have fetched meanwhile, and that counts.
             if follower.broker_epoch == proposed.in_sync.get(answer.broker_id):
                 follower.log_end = -1
 
-    def observed(self, found: VersionedState | None, *, settled: bool = False) -> None:
+    def observe(self, current: VersionedState | None, *, settled: bool = False) -> None:
         """The state was read, now or a while ago. `settled`: when no write was under way."""
-        if found is None:
+        if current is None:
             self.resigned = True
             return
-        self._adopt(found)
-        if settled and self._is_unsettled and found.order >= self.found.order:
+        self._adopt(current)
+        if settled and self._is_unsettled and current.order >= self.known.order:
             self.proposed, self._is_unsettled = None, False
 
-    def _adopt(self, found: VersionedState) -> None:
-        if found.order <= self.found.order:
+    def _adopt(self, current: VersionedState) -> None:
+        if current.order <= self.known.order:
             return
-        state = found.state
+        state = current.state
         if (state.leader, state.leader_epoch, state.active) != (self.broker_id, self.epoch, True):
             self.resigned = True
             return
-        self.found = found
+        self.known = current
 
     def replicas_changed(self, replicas: Sequence[int], now: float) -> None:
         """The partition is assigned to other brokers. A replica that is gone counts for nothing; if it is

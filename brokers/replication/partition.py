@@ -30,7 +30,7 @@ from folkmoot.brokers.storage.recovery import (
     note_incomplete,
     save_log_start,
 )
-from folkmoot.brokers.storage.retention import Done
+from folkmoot.brokers.storage.retention import Callback
 from folkmoot.coordination.partition_states import (
     Answer,
     StateWrite,
@@ -82,7 +82,7 @@ _Change = Callable[[], Coroutine[Pending[Any], None, float]]
 
 
 class WaitingProduce(NamedTuple):
-    """Batches that end at offset `end`: `done` is called when they are committed, or never will be.
+    """Batches that end at offset `end`: `callback` is called when they are committed, or never will be.
 
     Consumers can read `size` bytes more by then; `deadline` is in the event loop's clock.
     """
@@ -90,15 +90,15 @@ class WaitingProduce(NamedTuple):
     end: int
     size: int
     deadline: float
-    done: Done
+    callback: Callback
 
 
 class _Deletion(NamedTuple):
-    """`done` is called when no in-sync replica has records before `offset`, or at `deadline`."""
+    """`callback` is called when no in-sync replica has records before `offset`, or at `deadline`."""
 
     offset: int
     deadline: float
-    done: Done
+    callback: Callback
 
 
 class Session:
@@ -153,7 +153,7 @@ class Partition:
         )
         self.leader: LeaderState | None = None
         """`state.leader`, while this broker leads."""
-        self.found: VersionedState | None = None
+        self.last_read: VersionedState | None = None
         """The partition's state as it was read last."""
         self.is_outdated = False
         """Another broker knows a newer leader, or an ISR without this replica."""
@@ -162,7 +162,7 @@ class Partition:
         self.sessions: dict[Session, None] = {}
         self._shared = shared
         self._role = Role.WAITING
-        self._asked: Position | None = None
+        self._in_flight: Position | None = None
         """The position that the leader was asked for and has not answered."""
         self._blocking = 0
         """Operations that are about to cut the log, begin it anew or prepare it: nothing is asked or
@@ -171,7 +171,7 @@ class Partition:
         self._expires_at = inf
         self._deletions: list[_Deletion] = []
         self._is_retrying = False
-        self._to_give_up = 0
+        self._delete_up_to = 0
         """The start of the leader's log. While this log begins earlier, one operation deletes up to there."""
 
     @property
@@ -201,13 +201,13 @@ class Partition:
 
     # -- the view of the cluster --------------------------------------------------------------------
 
-    def begin(self, topic: TopicInfo, found: VersionedState | None) -> None:
+    def begin(self, topic: TopicInfo, current: VersionedState | None) -> None:
         """Take up a role, by what the log has and what the state says."""
         log, shared = self.log, self._shared
         self._assign(topic)
         # In sync since an epoch that this disk does not know: it is another disk. (Or it has never
         # followed, and nothing was committed.)
-        is_blank = found is not None and found.state.leader_epoch > 0 and log.leader_epoch < 0
+        is_blank = current is not None and current.state.leader_epoch > 0 and log.leader_epoch < 0
         # A machine that went down has lost what was only in its page cache, though it was acked.
         has_counted = not log.flushes or topic.had_page_cache
         is_suspect = log.directory.name in shared.logs.suspects and has_counted
@@ -218,12 +218,12 @@ class Partition:
         self.state.may_lead_alone = log.failed is None and (
             log.is_alone or (has_lost and not lacks)
         )
-        self.observe(found)
+        self.observe(current)
 
-    def learn(self, topic: TopicInfo, found: VersionedState | None, *, settled: bool) -> None:
+    def learn(self, topic: TopicInfo, current: VersionedState | None, *, settled: bool) -> None:
         """Take over a newer view, and try again what has failed meanwhile."""
         self._assign(topic)
-        self.observe(found, settled=settled)
+        self.observe(current, settled=settled)
         self.is_outdated = False
         self.is_restless = True
         if self.counted_end < self.log.log_end:
@@ -248,10 +248,10 @@ class Partition:
             self.throttle = throttle
             self._shared.throttled_until = 0.0  # computed with the former rate
 
-    def observe(self, found: VersionedState | None, *, settled: bool = False) -> None:
+    def observe(self, current: VersionedState | None, *, settled: bool = False) -> None:
         """The state was read. `settled`: in a new session, before which every write has ended."""
-        is_new, self.found = found != self.found, found
-        self._carry_out(self.state.observed(found, settled=settled))
+        is_new, self.last_read = current != self.last_read, current
+        self._carry_out(self.state.observe(current, settled=settled))
         if is_new and self.leader is None:
             self.wake_all()  # consumers may read from a follower that is in sync
 
@@ -301,8 +301,8 @@ class Partition:
                 )
             self._answer_deletions()
             self.wake_all()
-        if state.follower is None and self._asked is not None:
-            self._asked = None
+        if state.follower is None and self._in_flight is not None:
+            self._in_flight = None
             self._shared.fetcher.forget(log.name.topic, log.name.partition)
         self._judge_log()
         if isinstance(step, PersistEpoch):
@@ -319,8 +319,8 @@ class Partition:
                 "knows: ZooKeeper was set back",
                 *(log.name, known.state.leader_epoch, state.epoch),
             )
-        elif state.follower is not None and self._asked is None:
-            self._ask()
+        elif state.follower is not None and self._in_flight is None:
+            self._fetch_next()
 
     def _judge_log(self) -> None:
         """Trust the disk of a replica that may lead, and note its log as complete: it has all that is
@@ -372,27 +372,27 @@ class Partition:
             return
         if error is None:
             self.log.leader_epoch = max(self.log.leader_epoch, epoch)
-            self._carry_out(self.state.persisted(epoch))
+            self._carry_out(self.state.confirm_epoch(epoch))
         else:
-            self.state.failed()
+            self.state.fail_step()
             self._try_again(DISK_AGAIN_AFTER)
 
     def _claim(self, write: StateWrite) -> None:
         """Write in ZooKeeper that this broker leads, or that it cannot."""
         log = self.log
         if write.state.active and (log.failed is not None or self._blocking):
-            self.state.failed()
+            self.state.fail_step()
             self._try_again()
             return
         if not (self.state.may_lead or write.state.active):
             logger.error("%s: this disk lacks records that counted; another must lead", log.name)
-        self._write(write, self._claimed)
+        self._write(write, self._finish_claim)
 
-    def _claimed(self, answer: Answer | None) -> None:
+    def _finish_claim(self, answer: Answer | None) -> None:
         if self._role is Role.CLOSED:
             return
         state, log, counters = self.state, self.log, self._shared.counters
-        step = state.activated(answer, self._lead)
+        step = state.finish_activation(answer, self._lead)
         if state.leader is not None:
             if not state.may_lead:
                 is_usual = log.is_alone and log.directory.name in self._shared.logs.suspects
@@ -405,29 +405,29 @@ class Partition:
             level = logging.DEBUG if log.is_alone else logging.INFO  # no other broker could lead
             logger.log(level, "%s: leader in epoch %d", log.name, state.leader.epoch)
             counters.elected += 1
-            counters.elected_unclean += state.leader.found.state.unclean_epoch == state.leader.epoch
+            counters.elected_unclean += state.leader.known.state.unclean_epoch == state.leader.epoch
         self._carry_out(step)
         self.advance()
         self.look_after_isr()
 
-    def _lead(self, found: VersionedState) -> LeaderState:
+    def _lead(self, current: VersionedState) -> LeaderState:
         log = self.log
         if log.flushes:
             self._flush()
         return LeaderState(
-            *(self._shared.broker_id, found, self.replicas, log.epoch_starts),
+            *(self._shared.broker_id, current, self.replicas, log.epoch_starts),
             log_end=log.log_end,
             high_watermark=log.high_watermark,
-            given_up=log.given_up,
+            deleted_before=log.deleted_before,
             min_in_sync=log.config.least_in_sync(self.replica_count),
             max_lag=MAX_LAG,
             now=self._shared.clock(),
         )
 
-    def _write(self, write: StateWrite, done: Callable[[Answer | None], None]) -> None:
+    def _write(self, write: StateWrite, callback: Callable[[Answer | None], None]) -> None:
         def answered(answers: Mapping[TopicIdPartition, Answer] | None) -> None:
             self._shared.counters.unknown_outcomes += answers is None
-            done(None if answers is None else answers.get(self.id))
+            callback(None if answers is None else answers.get(self.id))
 
         self._shared.write_states({self.id: write}, answered)
 
@@ -440,15 +440,15 @@ class Partition:
                 return  # reads are possible, at least
             state.leader.resigned = True
         state.may_lead, state.may_lead_alone = False, self.log.failed is None
-        self._carry_out(state.observed(state.known))
+        self._carry_out(state.observe(state.known))
 
-    def _is_whole(self) -> None:
+    def _allow_leading(self) -> None:
         """The damaged part is gone, or the deletions of the leader are carried out. With that the replica may
         have all that is committed again."""
         state = self.state
         if state.follower is not None and state.follower.has_committed:
             state.may_lead |= not self.log.is_damaged and self.log.failed is None
-            self._carry_out(state.observed(state.known))
+            self._carry_out(state.observe(state.known))
 
     # -- high watermark -----------------------------------------------------------------------------
 
@@ -473,7 +473,7 @@ class Partition:
         while self._produces and self._produces[0].end <= end:
             produce = self._produces.popleft()
             size += produce.size
-            produce.done(None)
+            produce.callback(None)
         for session in self.sessions:
             session.committed(self, size)
 
@@ -483,9 +483,9 @@ class Partition:
             session.altered(self)
 
     def _flush(self) -> None:
-        self._shared.flusher.flush(self.log, self._flushed)
+        self._shared.flusher.flush(self.log, self._finish_flush)
 
-    def _flushed(self, error: FolkmootError | None) -> None:
+    def _finish_flush(self, error: FolkmootError | None) -> None:
         """A flush has ended. If the disk was full, or had no descriptor to spare, it is tried again."""
         log = self.log
         self._refuse_if_unusable()
@@ -493,7 +493,7 @@ class Partition:
         if error is not None and log.is_open and log.failed is None:
             self._try_again(DISK_AGAIN_AFTER)
         elif self.counted_end == log.log_end or log.dirty:
-            self._ask()
+            self._fetch_next()
 
     def fail(self, reason: str) -> None:
         """Write nothing to the log any more. It can be read."""
@@ -515,7 +515,7 @@ class Partition:
         """Answer all waiting produces: their batches may be committed later, or never."""
         waiting, self._produces = self._produces, deque()
         for produce in waiting:
-            produce.done(error)
+            produce.callback(error)
 
     # -- producers ----------------------------------------------------------------------------------
 
@@ -524,11 +524,11 @@ class Partition:
         if self.leader is not None and not self.leader.has_enough_replicas:
             raise NotEnoughReplicas(f"{self.log.name}: {self.leader.missing(self.log.log_end)}")
 
-    def appended(self, size: int, before: int) -> None:
+    def note_append(self, size: int, before: int) -> None:
         """Count a producer's `size` bytes, appended from offset `before` on, where this broker leads."""
         was_committed = self.log.high_watermark >= before
         if self.leader is not None:
-            self.leader.appended(self._shared.clock())
+            self.leader.note_append(self._shared.clock())
             self.is_restless = True
         for session in self.sessions:
             session.appended(self)
@@ -537,7 +537,7 @@ class Partition:
         self.advance(size if was_committed else 0)
 
     def wait(self, produce: WaitingProduce) -> None:
-        """Call `produce.done` when the log is committed up to its end, never will be, or time is up."""
+        """Call `produce.callback` when the log is committed up to its end, never will be, or time is up."""
         self._produces.append(produce)
         self._expire_at(produce.deadline)
 
@@ -563,31 +563,31 @@ class Partition:
                 f"{self.log.name}: the batch was appended, and not committed in time: it may be "
                 f"later{missing}"
             )
-            call_guarded(self.log.name, produce.done, error)
+            call_guarded(self.log.name, produce.callback, error)
 
     # -- followers, where this broker leads ---------------------------------------------------------
 
-    def fetched(
+    def handle_fetch(
         self,
         follower: int,
         broker_epoch: int,
         position: Position,
-        given_up: int,
+        deleted_before: int,
         *,
         gives_up: bool,
     ) -> EpochEnd | None:
-        """A follower fetches (LeaderState.fetched). Raises NotLeader, FencedLeaderEpoch, UnknownLeaderEpoch,
-        OffsetOutOfRange, OffsetNotAvailable."""
+        """Answer a fetch (LeaderState.handle_fetch). Raises NotLeader, FencedLeaderEpoch,
+        UnknownLeaderEpoch, OffsetOutOfRange, OffsetNotAvailable."""
         leader, log = self.leader, self.log
         if leader is None or follower not in self.replicas:
             raise NotLeader(
                 f"{log.name} is not led here, or broker {follower} has no replica of it"
             )
         try:
-            end = leader.fetched(
+            end = leader.handle_fetch(
                 *(follower, broker_epoch, position, log.log_end, self._shared.clock()),
                 log_start=log.log_start,
-                given_up=given_up,
+                deleted_before=deleted_before,
                 gives_up=gives_up,
             )
         except OffsetNotAvailable:
@@ -608,12 +608,12 @@ class Partition:
             raise OffsetNotAvailable(f"{self.log.name} has a new leader: ask again")
         return self.log.high_watermark
 
-    def when_given_up(self, offset: int, done: Done) -> None:
-        """Call `done` when all that this log has deleted before `offset` is deleted on each replica that may
-        lead next."""
+    def when_deleted_before(self, offset: int, callback: Callback) -> None:
+        """Call `callback` when all that this log has deleted before `offset` is deleted on each replica
+        that may lead next."""
         if self.leader is not None:
-            self.leader.given_up = max(self.leader.given_up, offset)
-        self._deletions.append(_Deletion(offset, self._shared.clock() + DELETED_WITHIN, done))
+            self.leader.deleted_before = max(self.leader.deleted_before, offset)
+        self._deletions.append(_Deletion(offset, self._shared.clock() + DELETED_WITHIN, callback))
         self.is_restless = True
         self._answer_deletions()
 
@@ -621,12 +621,14 @@ class Partition:
         waiting, self._deletions = self._deletions, []
         for deletion in waiting:
             if self.leader is None:
-                deletion.done(NotLeader(f"{self.log.name} is not led here any more"))
-            elif self.leader.have_given_up(deletion.offset):
-                deletion.done(None)
+                deletion.callback(NotLeader(f"{self.log.name} is not led here any more"))
+            elif self.leader.have_deleted_before(deletion.offset):
+                deletion.callback(None)
             elif self._shared.clock() >= deletion.deadline:
                 name = self.log.name
-                deletion.done(RequestTimeout(f"{name}: a replica has not deleted the records yet"))
+                deletion.callback(
+                    RequestTimeout(f"{name}: a replica has not deleted the records yet")
+                )
             else:
                 self._deletions.append(deletion)
 
@@ -638,22 +640,22 @@ class Partition:
             self.is_restless = False
             return
         wanted = leader.propose(shared.staying, shared.clock())
-        self.is_restless = bool(self._deletions) or not leader.is_at_rest
+        self.is_restless = bool(self._deletions) or not leader.is_idle
         if wanted is not None:
             logger.info("%s: in sync are %s, not %s", self.log.name, wanted.state.isr, leader.isr)
             self._write(wanted, partial(self._isr_answered, leader))
 
     def _isr_answered(self, leader: LeaderState, answer: Answer | None) -> None:
         before, counters = set(leader.isr), self._shared.counters
-        leader.answered(answer)
+        leader.finish_proposal(answer)
         counters.isr_shrinks += len(before.difference(leader.isr))
         counters.isr_expands += len(set(leader.isr) - before)
         if self._role is Role.CLOSED:
             return
         if isinstance(answer, Superseded):
-            self._carry_out(self.state.refused(answer.found))
+            self._carry_out(self.state.handle_refusal(answer.current))
         elif isinstance(answer, VersionedState):
-            self._carry_out(self.state.observed(answer))
+            self._carry_out(self.state.observe(answer))
         if self.leader is leader and not leader.has_enough_replicas:
             missing = leader.missing(self.log.log_end)
             self._refuse(NotEnoughReplicasAfterAppend(f"{self.log.name}: {missing}"))
@@ -662,11 +664,11 @@ class Partition:
 
     # -- as a follower ------------------------------------------------------------------------------
 
-    def _ask(self, *, again: bool = False) -> None:
+    def _fetch_next(self, *, again: bool = False) -> None:
         """Ask the leader for the next records, once all that is here counts. `again`: even if it has not
         answered yet."""
         follower, log, shared = self.state.follower, self.log, self._shared
-        if follower is None or self._blocking or (self._asked is not None and not again):
+        if follower is None or self._blocking or (self._in_flight is not None and not again):
             return
         if not log.is_open or log.failed is not None:
             return
@@ -678,13 +680,13 @@ class Partition:
             self._try_again(pause)
         else:
             damaged_at = log.damaged_at
-            follower.found_damage(damaged_at[0] if damaged_at else None, log.epoch_starts)
-            self._asked = position = follower.position(log.epoch_starts, log.log_end)
+            follower.note_damage(damaged_at[0] if damaged_at else None, log.epoch_starts)
+            self._in_flight = position = follower.position(log.epoch_starts, log.log_end)
             shared.fetcher.fetch(
                 follower.leader,
                 ReplicaFetchEntry(
                     *(log.name.topic, *self.id, position.leader_epoch),
-                    *(position.last_epoch, position.log_end, log.given_up),
+                    *(position.last_epoch, position.log_end, log.deleted_before),
                     follower.damaged_at is not None,
                 ),
             )
@@ -694,19 +696,19 @@ class Partition:
         """A throttled reassignment adds this replica, and it is not in sync yet."""
         return bool(self.throttle and self.state.known) and not self._counts_as_in_sync
 
-    def take(self, result: ReplicaFetchResult, chunk: memoryview, now: Now) -> None:
+    def handle_result(self, result: ReplicaFetchResult, chunk: memoryview, now: Now) -> None:
         """Take the leader's answer to the position that was asked for last."""
-        follower, asked, log = self.state.follower, self._asked, self.log
-        if asked is None or follower is None:
+        follower, requested, log = self.state.follower, self._in_flight, self.log
+        if requested is None or follower is None:
             return
-        self._asked = None
+        self._in_flight = None
         if result.error:
-            self._refused(follower, asked, result)
+            self._handle_refusal(follower, requested, result)
             return
         diverging = None
         if result.diverging_end >= 0:
             diverging = EpochEnd(result.diverging_epoch, result.diverging_end)
-        todo = follower.answered(*(asked, diverging, log.epoch_starts, log.log_end))
+        todo = follower.handle_answer(*(requested, diverging, log.epoch_starts, log.log_end))
         try:
             if isinstance(todo, Truncate):
                 self._change_log(partial(self._cut, follower, todo.offset))
@@ -718,12 +720,12 @@ class Partition:
             # The disk may be full. Or the leader's records are damaged; this log is as good as before.
             self._warn(error)
             if isinstance(error, CorruptBatch):
-                self._report(follower.leader, asked.log_end, chunk)
+                self._report(follower.leader, requested.log_end, chunk)
             self._try_again(DISK_AGAIN_AFTER)
         except (FolkmootError, ValueError) as error:
             self.fail(f"it cannot follow its leader: {error}")
         else:
-            self._ask()
+            self._fetch_next()
 
     def _append(
         self, follower: FollowerState, result: ReplicaFetchResult, chunk: memoryview, now: Now
@@ -732,10 +734,10 @@ class Partition:
         try:
             if len(chunk):
                 self.log.append_as_follower(chunk)
-                shared.flusher.appended(self.log, len(chunk), now)
+                shared.flusher.note_appended(self.log, len(chunk), now)
                 if self._is_throttled:
-                    begun = max(shared.throttled_until, now.monotonic)
-                    shared.throttled_until = begun + len(chunk) / self.throttle
+                    start = max(shared.throttled_until, now.monotonic)
+                    shared.throttled_until = start + len(chunk) / self.throttle
         finally:  # what the leader has deleted makes room on a disk that is full
             self._learn(follower, result)
 
@@ -748,16 +750,16 @@ class Partition:
             log.advance_high_watermark(committed)
             self._wake()
         start = min(result.log_start, log.high_watermark)
-        if start > log.given_up:
-            is_under_way, self._to_give_up = self._to_give_up > log.given_up, start
-            if not is_under_way:
-                log.queue.add(self._give_up())
+        if start > log.deleted_before:
+            is_deleting, self._delete_up_to = self._delete_up_to > log.deleted_before, start
+            if not is_deleting:
+                log.queue.add(self._delete_records())
         elif result.has_committed:
             self.state.may_lead = self.state.may_lead or not log.is_damaged
             self._judge_log()
 
-    def _refused(
-        self, follower: FollowerState, asked: Position, result: ReplicaFetchResult
+    def _handle_refusal(
+        self, follower: FollowerState, requested: Position, result: ReplicaFetchResult
     ) -> None:
         """The leader is none any more, or not yet: ask it again soon.
 
@@ -766,33 +768,33 @@ class Partition:
         """
         is_out_of_range = result.error == OffsetOutOfRange.code
         if is_out_of_range and follower.damaged_at is not None:
-            follower.checked(NO_EPOCH, result.log_start)
-        elif is_out_of_range and result.log_start >= asked.log_end and not self._blocking:
+            follower.note_checked(NO_EPOCH, result.log_start)
+        elif is_out_of_range and result.log_start >= requested.log_end and not self._blocking:
             why = f"broker {follower.leader} has nothing before offset {result.log_start}"
             self._change_log(partial(self._begin_anew, follower, result.log_start, why))
             return
         self._try_again()
 
-    async def _give_up(self) -> None:
+    async def _delete_records(self) -> None:
         """Delete what the leader has deleted. The next fetch reports it; from here on the replica may lead if
         it has all else."""
         log, is_tried_again = self.log, False
         try:
-            while (start := self._to_give_up) > log.given_up:
+            while (start := self._delete_up_to) > log.deleted_before:
                 if self.state.follower is None or start > log.high_watermark:
                     return
-                await self._shared.retention.give_up_before(log, start)
+                await self._shared.retention.delete_before(log, start)
         except FolkmootError as error:
             if log.is_open and log.failed is None:  # the leader does not repeat it
                 is_tried_again = True
                 self._warn(error)
-                self._shared.later(DISK_AGAIN_AFTER, lambda: log.queue.add(self._give_up()))
+                self._shared.later(DISK_AGAIN_AFTER, lambda: log.queue.add(self._delete_records()))
             return
         finally:
             if not is_tried_again:  # a later cut may move this log's start back
-                self._to_give_up = 0
-        self._is_whole()
-        self._ask(again=True)
+                self._delete_up_to = 0
+        self._allow_leading()
+        self._fetch_next(again=True)
 
     def _report(self, leader: int, offset: int, chunk: memoryview) -> None:
         """Have the leader check the first bad batch of what it sent from `offset` on."""
@@ -816,7 +818,7 @@ class Partition:
         if pause:
             self._try_again(pause)
         else:
-            self._ask()
+            self._fetch_next()
 
     async def _prepare(self) -> float:
         """Load what the first append of a life needs."""
@@ -841,19 +843,19 @@ class Partition:
         if logs.is_removing(log):
             return DISK_AGAIN_AFTER
         if offset < log.log_end and self._is_lost_by_election and log.is_compacted:
-            found = await log.queue.outcome_of(partial(load_compacted_for, log.directory))
-            if not isinstance(found, int) or found > offset:
+            compacted_for = await log.queue.outcome_of(partial(load_compacted_for, log.directory))
+            if not isinstance(compacted_for, int) or compacted_for > offset:
                 why = f"an unclean election has lost offsets from {offset} on, others were dropped for those"
                 return await self._begin_anew(follower, log.log_end, why)
         try:
-            await self._take_point_back(offset)
+            await self._lower_recovery_point(offset)
         except OSError as error:
             self._warn(error)
             return DISK_AGAIN_AFTER
         if self.state.follower is not follower or not log.is_open:
             return 0.0
         try:
-            self._take_back_committed(follower, offset)
+            self._uncommit_if_allowed(follower, offset)
             if offset < log.log_end:
                 logger.warning(
                     "%s: cut from offset %d to %d, to continue there like the log of broker %d, which leads "
@@ -881,24 +883,24 @@ class Partition:
         known = self.state.known
         return known is not None and self.log.epoch_starts.latest < known.state.unclean_epoch
 
-    def _take_back_committed(self, follower: FollowerState, offset: int) -> None:
+    def _uncommit_if_allowed(self, follower: FollowerState, offset: int) -> None:
         """Allow a cut below the high watermark where that loses nothing that counts."""
         log = self.log
         if self._is_lost_by_election:
-            log.take_back_committed(offset, "an unclean election has lost")
+            log.uncommit(offset, "an unclean election has lost")
         elif follower.damaged_at is not None:
-            log.take_back_committed(offset, "damage has taken")
+            log.uncommit(offset, "damage has taken")
         elif self.state.known is not None and not self._counts_as_in_sync:
             if (
                 offset < log.high_watermark
             ):  # it has copied records that its leader has compacted since
-                log.take_back_committed(offset, "the leader lacks")
+                log.uncommit(offset, "the leader lacks")
 
-    async def _take_point_back(self, offset: int) -> None:
+    async def _lower_recovery_point(self, offset: int) -> None:
         """Note nothing behind `offset` as on disk. Raises OSError."""
         name, logs = self.log.directory.name, self._shared.logs
-        noted = logs.noted.recovery_points.get(name)
-        end = max(self.log.recovery_point_offset, 0 if noted is None else noted.end_offset)
+        saved = logs.saved_notes.recovery_points.get(name)
+        end = max(self.log.recovery_point_offset, 0 if saved is None else saved.end_offset)
         if end <= offset:
             return
         logs.notes.recovery_points.pop(name, None)
@@ -939,7 +941,7 @@ class Partition:
         log.epoch_starts.changed = True  # their file is gone
         while log.is_open:
             try:
-                await log.queue.job(partial(save_log_start, log.directory, log.given_up))
+                await log.queue.job(partial(save_log_start, log.directory, log.deleted_before))
                 break
             except OSError as error:
                 self._warn(error)
@@ -954,15 +956,15 @@ class Partition:
         log, leader, damaged_at = self.log, self.leader, self.log.damaged_at
         log.is_lost = False
         if not damaged_at:
-            self._is_whole()
+            self._allow_leading()
         elif leader is not None and self._shared.staying.intersection(leader.others_in_sync):
             logger.warning("%s: damaged at offset %d, resigning", log.name, damaged_at[0])
             self.resign()
         elif leader is not None:  # a replica that has all of that may still join the ISR
             log.is_lost = leader.have_no_more(damaged_at[-1])
-        elif self._asked is not None and self._asked.log_end == log.log_end:
-            self._asked = None  # it asked from its end on
-            self._ask()
+        elif self._in_flight is not None and self._in_flight.log_end == log.log_end:
+            self._in_flight = None  # it asked from its end on
+            self._fetch_next()
         return bool(damaged_at)
 
     def _check(self, follower: FollowerState, chunk: memoryview) -> None:
@@ -971,7 +973,7 @@ class Partition:
         as in sync. Raises CorruptBatch."""
         headers = [header for header, _ in batch_header.split(chunk)]
         if headers and headers[-1].next_offset < self.log.log_end:
-            follower.checked(headers[-1].leader_epoch, headers[-1].next_offset)
+            follower.note_checked(headers[-1].leader_epoch, headers[-1].next_offset)
         elif follower.damaged_at is not None:
             self._change_log(partial(self._cut, follower, follower.damaged_at))
 
@@ -988,7 +990,7 @@ class Partition:
             return
         if self.counted_end < self.log.log_end:
             self._flush()
-        self._carry_out(self.state.observed(self.found))
+        self._carry_out(self.state.observe(self.last_read))
 
     def _warn(self, error: Exception) -> None:
         if not self._shared.logs.room.is_missed(error):

@@ -28,27 +28,27 @@ _Key = tuple[str, int]
 
 
 class _Leader:
-    """The fetches from one broker: `asked` were sent and are not answered, `ready` will be sent."""
+    """The fetches from one broker: `sent` are not answered yet, `ready` will be sent."""
 
     def __init__(self, address: str | None) -> None:
         self.address = address
         self.ready: dict[_Key, ReplicaFetchEntry] = {}
-        self.asked: dict[_Key, ReplicaFetchEntry] = {}
+        self.sent: dict[_Key, ReplicaFetchEntry] = {}
         self.in_flight: set[int] = set()
-        self.begun = False
-        """The leader keeps the positions in `asked`."""
+        self.has_session = False
+        """The leader keeps the positions in `sent`."""
         self.not_before = -inf
 
     @property
     def wants(self) -> bool:
         """A request should be sent: with new positions, or for those that the leader keeps."""
-        return bool(self.ready) or (bool(self.asked) and not self.in_flight)
+        return bool(self.ready) or (bool(self.sent) and not self.in_flight)
 
-    def lost(self, until: float) -> None:
+    def reset_session(self, until: float) -> None:
         """The leader keeps nothing (any more): everything is asked anew from `until` on."""
-        self.ready = {**self.asked, **self.ready}
-        self.asked.clear()
-        self.begun, self.not_before = False, until
+        self.ready = {**self.sent, **self.ready}
+        self.sent.clear()
+        self.has_session, self.not_before = False, until
 
 
 class ReplicaFetcher:
@@ -72,7 +72,7 @@ class ReplicaFetcher:
         self._others: dict[int, Callable[[Reply], None]] = {}
         self._brokers: Mapping[int, Registration] = {}
 
-    def brokers_are(self, live: Mapping[int, Registration], nonce: str) -> None:
+    def update_brokers(self, live: Mapping[int, Registration], nonce: str) -> None:
         """Take over the registered brokers, and this one's nonce; "" while it is not registered."""
         self._brokers = live
         for number, leader in self._leaders.items():
@@ -82,7 +82,7 @@ class ReplicaFetcher:
                 leader.in_flight.clear()  # they may never be answered
             if address != leader.address or nonce != self._nonce:
                 leader.address = address
-                leader.lost(leader.not_before)
+                leader.reset_session(leader.not_before)
         self._nonce = nonce
 
     def _address_of(self, broker: int) -> str | None:
@@ -113,10 +113,10 @@ class ReplicaFetcher:
         """Ask for this partition no more."""
         for leader in self._leaders.values():
             leader.ready.pop((topic, partition), None)
-            leader.asked.pop((topic, partition), None)
+            leader.sent.pop((topic, partition), None)
 
     def next_event(self) -> float:
-        """Return when to call `turn` at the latest."""
+        """Return when to call `Partitions.replicate` at the latest."""
         pauses = (
             leader.not_before
             for leader in self._leaders.values()
@@ -134,7 +134,7 @@ class ReplicaFetcher:
                 continue
             for leader in self._leaders.values():
                 if reply.correlation_id in leader.in_flight:
-                    yield from self._take(leader, reply, now)
+                    yield from self._handle_reply(leader, reply, now)
                     break
 
     def send(self, now: Now) -> None:
@@ -147,40 +147,40 @@ class ReplicaFetcher:
         self._connections.close()
 
     def _send(self, leader: _Leader, address: str, now: Now) -> None:
-        most = _IN_FLIGHT if leader.begun else 1
+        most = _IN_FLIGHT if leader.has_session else 1
         if len(leader.in_flight) >= most or now.monotonic < leader.not_before:
             return
         entries = list(islice(leader.ready.items(), ENTRIES_AT_ONCE))
         request = ReplicaFetchRequest(
-            *(self._broker_id, self._nonce, not leader.begun, MAX_WAIT, MAX_BYTES),
+            *(self._broker_id, self._nonce, not leader.has_session, MAX_WAIT, MAX_BYTES),
             [entry for _, entry in entries],
         )
         try:
             number = self._connections.send(address, Api.REPLICA_FETCH, request, timeout=TIMEOUT)
         except FolkmootError:
-            leader.lost(now.monotonic + PAUSE)
+            leader.reset_session(now.monotonic + PAUSE)
             return
-        leader.begun = True
+        leader.has_session = True
         leader.in_flight.add(number)
         for key, entry in entries:
-            leader.asked[key] = entry
+            leader.sent[key] = entry
             del leader.ready[key]
 
-    def _take(
+    def _handle_reply(
         self, leader: _Leader, reply: Reply, now: Now
     ) -> Iterator[tuple[str, ReplicaFetchResult, memoryview]]:
         leader.in_flight.discard(reply.correlation_id)
         if reply.error is not None:
             # UnknownFetch mostly follows a restart: the next request begins with all, and is accepted.
             forgot = isinstance(reply.error, UnknownFetch)
-            leader.lost(now.monotonic + (0.0 if forgot else PAUSE))
+            leader.reset_session(now.monotonic + (0.0 if forgot else PAUSE))
             return
-        if not leader.begun:
+        if not leader.has_session:
             return
         for result, chunk in zip(reply.response.results, reply.payloads, strict=True):
             key = result.topic, result.partition
             # A position that will be sent again counts as well: the leader answers it only once.
-            for entries in (leader.asked, leader.ready):
+            for entries in (leader.sent, leader.ready):
                 entry = entries.get(key)
                 if entry is not None and (entry.leader_epoch, entry.log_end) == (
                     *(result.leader_epoch, result.log_end),

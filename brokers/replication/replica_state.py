@@ -18,13 +18,13 @@ from folkmoot.coordination.partition_states import (
 
 @dataclass(frozen=True, slots=True)
 class PersistEpoch:
-    """Put on disk that this replica acts in leader epoch `epoch`; then call `persisted`."""
+    """Put on disk that this replica acts in leader epoch `epoch`; then call `confirm_epoch`."""
 
     epoch: int
 
 
 Step = PersistEpoch | StateWrite | None
-"""A StateWrite makes the broker the leader, or says that it cannot lead; then call `activated`."""
+"""A StateWrite makes the broker the leader, or says that it cannot lead; then call `finish_activation`."""
 
 
 class Role(Enum):
@@ -118,29 +118,29 @@ class ReplicaState:
             return Role.NOTING if isinstance(self._step, PersistEpoch) else Role.CLAIMING
         return Role.WAITING if self.follower is None else Role.FOLLOWING
 
-    def observed(self, found: VersionedState | None, *, settled: bool = False) -> Step:
+    def observe(self, current: VersionedState | None, *, settled: bool = False) -> Step:
         """The state was read, now or a while ago. Return the next step."""
         if self.leader is not None:
-            self.leader.observed(found, settled=settled)
-        if found is None:
+            self.leader.observe(current, settled=settled)
+        if current is None:
             self.known = self.follower = None
-        elif self.known is None or found.order >= self.known.order:
-            self.known = found
+        elif self.known is None or current.order >= self.known.order:
+            self.known = current
             # A leader takes it into the ISR again only when it has everything.
-            self.may_lead |= self.broker_id not in found.state.isr
+            self.may_lead |= self.broker_id not in current.state.isr
         return self._next()
 
-    def persisted(self, epoch: int) -> Step:
+    def confirm_epoch(self, epoch: int) -> Step:
         """The epoch is on disk."""
         self.epoch = max(self.epoch, epoch)
         self._step = None
         return self._next()
 
-    def failed(self) -> None:
-        """The step could not be taken. The next call of `observed` returns it again."""
+    def fail_step(self) -> None:
+        """The step could not be taken. The next call of `observe` returns it again."""
         self._step = None
 
-    def activated(
+    def finish_activation(
         self, answer: Answer | None, lead: Callable[[VersionedState], LeaderState]
     ) -> Step:
         """The activation has ended. None: its outcome is unknown, and the state is read again."""
@@ -148,17 +148,17 @@ class ReplicaState:
         if isinstance(answer, VersionedState):
             if answer.state.leader == self.broker_id and answer.state.active:
                 self.leader = lead(answer)
-            return self.observed(answer)
+            return self.observe(answer)
         if isinstance(answer, Superseded):
-            return self.refused(answer.found)
+            return self.handle_refusal(answer.current)
         self.known = None
         return None
 
-    def refused(self, found: VersionedState | None) -> Step:
-        """A write of this broker was refused since the state is `found`. That is no old read. If a later
+    def handle_refusal(self, current: VersionedState | None) -> Step:
+        """A write of this broker was refused since the state is `current`. That is no old read. If a later
         one was known, ZooKeeper was set back, and the same write would be refused again."""
         self.known = None
-        return self.observed(found)
+        return self.observe(current)
 
     def _next(self) -> Step:
         """Return the next step, if none is under way; roles that are over end here."""
@@ -185,8 +185,8 @@ class ReplicaState:
             return None
         others = [each for each in state.isr if each != self.broker_id]
         is_alone = not others or (not state.active and self.registered.isdisjoint(others))
-        has_in_flight = state.unclean_epoch > state.leader_epoch  # to lead with what it has
-        if self.may_lead or (is_alone and (self.may_lead_alone or has_in_flight)):
+        is_unclean = state.unclean_epoch > state.leader_epoch  # to lead with what it has
+        if self.may_lead or (is_alone and (self.may_lead_alone or is_unclean)):
             return self._activation(known)
         if not (others or state.active):
             return None

@@ -27,7 +27,7 @@ class SessionLoss:
     def __init__(self, partitions: Partitions, is_cut_off: Callable[[], bool]) -> None:
         self._partitions = partitions
         self._is_cut_off = is_cut_off
-        self._turn = 0
+        self._request_count = 0
         self._at_once = TOPICS_AT_ONCE
 
     def task(self, _now: Now) -> float:
@@ -38,15 +38,15 @@ class SessionLoss:
         others = sorted(partitions.live.keys() - {partitions.broker_id})
         topics = partitions.topics()
         if others and topics:
-            first = self._turn // len(others) * self._at_once % len(topics)
+            first = self._request_count // len(others) * self._at_once % len(topics)
             some = islice(cycle(topics), first, first + min(self._at_once, len(topics)))
-            broker = others[self._turn % len(others)]
-            self._turn += 1
+            broker = others[self._request_count % len(others)]
+            self._request_count += 1
             request = MetadataRequest([*some])
-            partitions.fetcher.ask(broker, Api.METADATA, request, self._answered)
+            partitions.fetcher.ask(broker, Api.METADATA, request, self._handle_metadata)
         return LOOK_AFTER
 
-    def _answered(self, reply: Reply) -> None:
+    def _handle_metadata(self, reply: Reply) -> None:
         if isinstance(reply.error, ResponseTooLarge):
             self._at_once = max(1, self._at_once // 2)
         if reply.error is not None or not self._is_cut_off():

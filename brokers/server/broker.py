@@ -24,7 +24,7 @@ from folkmoot.brokers.server.producer_ids import ProducerIds
 from folkmoot.brokers.server.purgatory import Purgatory
 from folkmoot.brokers.server.registration import ClusterWatcher
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.server.schemas import Key, Schemas, described
+from folkmoot.brokers.server.schemas import Key, Schemas, describe_schema
 from folkmoot.brokers.server.snapshots import BrokerHealth, BrokerSnapshot, Snapshots
 from folkmoot.brokers.server.zookeeper_link import ZooKeeperLink
 from folkmoot.brokers.storage.compaction.log_cleaner import LogCleaner
@@ -52,8 +52,8 @@ from folkmoot.protocol.messages import GetSchemaResponse
 logger = logging.getLogger(__name__)
 
 RELEASE_FILES_AFTER: Final = 60.0
-HANDOVER_TIMEOUT: Final = 5.0
-TAKEOVER_TIMEOUT: Final = 300.0
+LEAVE_TIMEOUT: Final = 5.0
+MARK_TIMEOUT: Final = 300.0
 """Noting a thousand replicas as incomplete takes some seconds."""
 IDS_WAIT: Final = 5.0
 JOIN_TIMEOUT: Final = 15.0
@@ -121,7 +121,7 @@ class Broker:
         """Its health. From any thread but its event loop's, for which it waits at most
         `timeout` seconds."""
         watcher, loop = self._watcher, self._loop
-        started = loop is not None and loop.has_begun
+        started = loop is not None and loop.is_started
         moves, view = not started, False
         if loop is not None and started:
             with suppress(RequestTimeout):
@@ -144,7 +144,7 @@ class Broker:
         try:
             self._start()
         except BaseException:
-            with self._logged():
+            with self._log_errors():
                 self._stack.close()
             raise
 
@@ -166,8 +166,8 @@ class Broker:
             *(config.data, config.broker_id, config.log, files, jobs.submit),
             cluster=self._cluster,
             is_cut_off=self._link.is_cut_off,
-            carried_out=self._link.note_carried_out,
-            ids_noted=partial(self._note_seen, jobs),
+            on_deleted=self._link.note_deletion_finished,
+            on_ids_saved=partial(self._note_seen, jobs),
         )
         logs.start()
         self._logs = logs
@@ -178,7 +178,7 @@ class Broker:
             port = socket.bind(listener.bind_host, listener.bind_port)
             self._listeners[listener.name] = listener.advertised(port)
         stack.callback(jobs.close)
-        self._producer_ids = ProducerIds(jobs.submit, self._take_producer_ids)
+        self._producer_ids = ProducerIds(jobs.submit, self._allocate_producer_ids)
         loop = self._event_loop(logs, files, jobs, socket)
         mine = Registration(
             *(self.listeners, "", logs.directory_id, config.rack),
@@ -191,7 +191,7 @@ class Broker:
             *(loop.show, loop.post),
             failed=self._fail,
             stop_requested=self._ended.set,
-            takes_over=partial(self._take_over, logs),
+            on_new_directory=partial(self._mark_incomplete, logs),
         )
         self._watcher = watcher
         stack.callback(watcher.close)
@@ -203,7 +203,7 @@ class Broker:
         self._controller = controller
         stack.callback(controller.close)
         controller.start()
-        stack.callback(self._hand_over, watcher)
+        stack.callback(self._move_leaderships, watcher)
 
     def _connect(self, session_timeout: float) -> Session:
         """Open a session with the ZooKeeper of the directory's cluster: an emptied one, or another
@@ -278,16 +278,16 @@ class Broker:
         self._snapshots = Snapshots(loop=loop, handlers=handlers, files=files, scrubber=scrubber)
         return loop
 
-    def _take_over(self, logs: LogManager) -> None:
+    def _mark_incomplete(self, logs: LogManager) -> None:
         """Another data directory had this broker id: mark all logs, before any replica begins."""
         logger.warning("broker id %d belonged to another data directory", self._config.broker_id)
-        self.event_loop.call(logs.mark_incomplete, TAKEOVER_TIMEOUT)
+        self.event_loop.call(logs.mark_incomplete, MARK_TIMEOUT)
 
-    def _take_producer_ids(self, count: int) -> range:
+    def _allocate_producer_ids(self, count: int) -> range:
         """Take ids from ZooKeeper, on any thread. Raises ZooKeeperUnreachable, ZooKeeperError."""
         seen = -1 if self._logs is None else self._logs.notes.ids.producer
-        taken = producer_ids.take(count, max(time.time_ns() // 1000, seen + 1))
-        return self._link.execute(taken, IDS_WAIT)
+        recipe = producer_ids.allocate(count, max(time.time_ns() // 1000, seen + 1))
+        return self._link.execute(recipe, IDS_WAIT)
 
     def _note_seen(self, jobs: JobPool, ids: HighestIds) -> None:
         """Have new schemas get higher ids. If this fails, the next session does it."""
@@ -295,12 +295,12 @@ class Broker:
         jobs.submit(Lane.ZOOKEEPER, work, lambda outcome: None)
 
     def _live_ids(self, subject: str, watch: WatchCallback) -> Collection[int]:
-        """Read a subject's live ids, as `_take_producer_ids`."""
+        """Read a subject's live ids, as `_allocate_producer_ids`."""
         found = self._link.execute(lookups.subject_of(parse_subject(subject), watch), IDS_WAIT)
         return {version.id for version in found.live()}
 
     def _schema(self, key: Key) -> GetSchemaResponse:
-        return self._link.execute(described(*key), IDS_WAIT)
+        return self._link.execute(describe_schema(*key), IDS_WAIT)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until a failure ends the broker, which is raised, or its registration asks it to stop. False
@@ -316,20 +316,20 @@ class Broker:
 
         After a failure, which `wait` raises, later errors are only logged.
         """
-        with nullcontext() if self._failure is None else self._logged():
+        with nullcontext() if self._failure is None else self._log_errors():
             self._stack.close()
 
     @contextmanager
-    def _logged(self) -> Iterator[None]:
+    def _log_errors(self) -> Iterator[None]:
         """Only log errors, since a worse one came before."""
         try:
             yield
         except FolkmootError as error:
             logger.error("%s", error)
 
-    def _hand_over(self, watcher: ClusterWatcher) -> None:
+    def _move_leaderships(self, watcher: ClusterWatcher) -> None:
         """Have others lead its partitions while all its parts still work."""
-        if self._failure is None and not watcher.leave(HANDOVER_TIMEOUT):
+        if self._failure is None and not watcher.leave(LEAVE_TIMEOUT):
             logger.warning(
                 "partitions get other leaders only after the broker's end: is there a controller?"
             )

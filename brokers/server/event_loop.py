@@ -123,7 +123,7 @@ class EventLoop:
         self.post(partial(self.handlers.updates.show, change, self.post))
 
     @property
-    def has_begun(self) -> bool:
+    def is_started(self) -> bool:
         """True once it was started. From any thread."""
         return self._thread.ident is not None
 
@@ -133,17 +133,17 @@ class EventLoop:
         Raises what `work` raises; RequestTimeout if the loop stands still for `timeout` seconds, or has
         ended.
         """
-        done: Future[_T] = Future()
+        future: Future[_T] = Future()
 
         def carry_out() -> None:
             try:
-                done.set_result(work())
+                future.set_result(work())
             except Exception as error:
-                done.set_exception(error)
+                future.set_exception(error)
 
         self.post(carry_out)
         try:
-            return done.result(timeout)
+            return future.result(timeout)
         except TimeoutError:
             raise RequestTimeout(f"the event loop has not answered within {timeout:g} s") from None
 
@@ -154,7 +154,7 @@ class EventLoop:
     def stop(self) -> None:
         """Answer all requests that wait, then end; returns once the thread has ended and the socket is
         closed."""
-        if self.has_begun:
+        if self.is_started:
             self.post(self.end)
             while self._thread.is_alive():
                 self._thread.join(REMIND_AFTER)
@@ -165,7 +165,7 @@ class EventLoop:
     def _run(self) -> None:
         try:
             while self._running:
-                self._turn()
+                self._run_once()
             self._refuse_all()
         except Exception as error:
             logger.exception("the event loop failed")
@@ -174,7 +174,7 @@ class EventLoop:
             self._fetcher.close()
             self._socket.close(STOP_LINGER)
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         events = self._socket.wait(self._time_left())
         if self._wakeup_descriptor in events:
             self._wakeup.clear()
@@ -189,11 +189,11 @@ class EventLoop:
         self._step_ended("receiving")
         now = Now(time.monotonic(), time.time_ns() // 1_000_000)
         if self._fetcher.follows:
-            self._partitions.turn(events, now)
+            self._partitions.replicate(events, now)
             self._step_ended("followers' fetches")
         self._steps_until = time.monotonic() + TURN_TIME
         for message in messages:
-            self._take(message, now)
+            self._handle_message(message, now)
         self._steps_until = time.monotonic() + TURN_TIME
         for _ in range(len(self._unfinished)):
             self._resume(now)
@@ -232,7 +232,7 @@ class EventLoop:
         heapq.heapreplace(self._tasks, (now.monotonic + pause, number, task))
         self._step_ended("task", task)
 
-    def _take(self, message: Message, now: Now) -> None:
+    def _handle_message(self, message: Message, now: Now) -> None:
         held = self._held.get(message.peer)
         request = Request(message.peer, NO_CORRELATION, None)
         try:
@@ -246,7 +246,7 @@ class EventLoop:
                 raise Overloaded("too many requests wait for an earlier one: ask again later")
             body = wire.decode_body(envelope)
             request = request._replace(body=body, began=now.monotonic, version=envelope.version)
-            self.requests.received(body, message.frames)
+            self.requests.count_request(body, message.frames)
             outcome = handle(self.handlers, request, message.frames[1:], now)
             if outcome is None or isinstance(outcome, Response | DelayedResponse):
                 self._conclude(request, outcome)
@@ -271,11 +271,11 @@ class EventLoop:
             self._unfinished.append((request, steps, None))
         else:
             lane = getattr(job, "lane", Lane.INDEX)
-            self.handlers.submit(lane, job.run, partial(self._job_done, request, steps, job))
+            self.handlers.submit(lane, job.run, partial(self._finish_job, request, steps, job))
         self._held.setdefault(request.peer, (request, deque()))
         return True
 
-    def _job_done(self, request: Request, steps: Steps, job: Job, result: Any) -> None:
+    def _finish_job(self, request: Request, steps: Steps, job: Job, result: Any) -> None:
         failure: Exception | None = None
         try:
             job.finish(result)
@@ -293,7 +293,7 @@ class EventLoop:
         self._step_ended("request", request.body)
         if not is_unfinished:
             for message in self._held.pop(request.peer)[1]:
-                self._take(message, now)
+                self._handle_message(message, now)
 
     def _step_ended(self, kind: str, what: Any = None) -> None:
         now = time.monotonic()
@@ -350,13 +350,13 @@ class EventLoop:
         envelope = wire.encode_response(request.correlation_id, body)
         if not self._socket.send(request.peer, (envelope, *response.payloads)):
             raise Overloaded("too many bytes are on their way to this client: read them first")
-        self.requests.answered(request, response.payloads, time.monotonic())
+        self.requests.count_response(request, response.payloads, time.monotonic())
 
     def _refuse(self, request: Request, error: Exception) -> None:
         if not isinstance(error, FolkmootError):
             logger.error("a request could not be answered", exc_info=error)
             error = UnknownServerError("the broker failed at this request: see its log")
-        self.requests.refused(request, error, time.monotonic())
+        self.requests.count_error(request, error, time.monotonic())
         self._socket.send(request.peer, (wire.encode_error(request.correlation_id, error),))
 
     def _refuse_all(self) -> None:

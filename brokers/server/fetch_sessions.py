@@ -63,11 +63,11 @@ class FetchSession(Session, Generic[_Entry]):
 class ConsumerSession(FetchSession[FetchEntry]):
     """A consumer's session. While its fetch waits, `missing` committed bytes complete it."""
 
-    __slots__ = ("begun", "forget_at", "held", "missing")
+    __slots__ = ("created_at", "forget_at", "held", "missing")
 
-    def __init__(self, purgatory: Purgatory, peer: bytes, begun: float) -> None:
+    def __init__(self, purgatory: Purgatory, peer: bytes, created_at: float) -> None:
         super().__init__(purgatory, peer)
-        self.begun = begun
+        self.created_at = created_at
         self.forget_at = inf
         self.missing: float = 0
         self.held = 0
@@ -98,15 +98,15 @@ class FetchSessions:
 
     def __init__(self, watches: Quota | None = None) -> None:
         self._watches = watches or Quota(MAX_WATCHES_PER_PEER, MAX_WATCHES)
-        self._kept: dict[bytes, tuple[int, ConsumerSession]] = {}
+        self._cached: dict[bytes, tuple[int, ConsumerSession]] = {}
 
     def require_room(self, session: ConsumerSession) -> None:
         """Take room for all that it watches. Raises Overloaded."""
         more, peer = len(session.entries) - session.held, session.peer
         if not self._watches.has_room(peer, more):
             self._forget(peer)
-        while self._kept and not self._watches.has_room_in_all(more):
-            self._forget(next(iter(self._kept)))
+        while self._cached and not self._watches.has_room_in_all(more):
+            self._forget(next(iter(self._cached)))
         if not self._watches.has_room(peer, more):
             raise Overloaded("too many partitions are waited for already: ask again later")
         self._hold(session, len(session.entries))
@@ -120,15 +120,15 @@ class FetchSessions:
             self.release(session)
             return False
         session.forget_at = forget_at
-        self._kept[session.peer] = correlation_id, session
+        self._cached[session.peer] = correlation_id, session
         return True
 
     def resume(self, peer: bytes, correlation_id: int) -> ConsumerSession | None:
         """Take the session kept after this fetch; the caller has to keep or release it later."""
-        kept, session = self._kept.get(peer, (None, None))
-        if kept != correlation_id:
+        cached_id, session = self._cached.get(peer, (None, None))
+        if cached_id != correlation_id:
             return None
-        del self._kept[peer]
+        del self._cached[peer]
         return session
 
     def release(self, session: ConsumerSession) -> None:
@@ -139,17 +139,17 @@ class FetchSessions:
 
     def expire(self, now: float) -> None:
         """Release the sessions that no fetch has continued in time."""
-        while self._kept:
-            peer, (_, session) = next(iter(self._kept.items()))
+        while self._cached:
+            peer, (_, session) = next(iter(self._cached.items()))
             if session.forget_at > now:
                 break
             self._forget(peer)
 
     def _hold(self, session: ConsumerSession, watches: int) -> None:
-        self._watches.take(session.peer, watches - session.held)
+        self._watches.adjust(session.peer, watches - session.held)
         session.held = watches
 
     def _forget(self, peer: bytes) -> None:
-        _, session = self._kept.pop(peer, (0, None))
+        _, session = self._cached.pop(peer, (0, None))
         if session is not None:
             self.release(session)

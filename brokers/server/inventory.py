@@ -20,7 +20,7 @@ from folkmoot.brokers.storage.log_manager import (
 from folkmoot.brokers.storage.notes import Notes, load_notes
 from folkmoot.brokers.storage.recovery import RecoveryPoint
 from folkmoot.brokers.storage.segment import Damage, SegmentName, SegmentReader
-from folkmoot.coordination.cluster.restoring import FoundReplica
+from folkmoot.coordination.cluster.restoring import ReplicaOnDisk
 from folkmoot.protocol.errors import ConfigError
 
 
@@ -34,7 +34,7 @@ class Inventory(msgspec.Struct, frozen=True):
     stopped: bool
     producer_id: int
     schema_id: int
-    replicas: list[FoundReplica]
+    replicas: list[ReplicaOnDisk]
 
 
 def take_inventory(data: Path) -> Inventory:
@@ -42,10 +42,10 @@ def take_inventory(data: Path) -> Inventory:
     identity = identity_in(data)
     if identity is None:
         raise ConfigError(f"{data} is no data directory: it has no {IDENTITY_FILE}")
-    with _held(data) as is_stopped:
+    with _hold_lock(data) as is_stopped:
         notes = load_notes(data)
         directories = sorted(partition_directories(data))
-        replicas = [_found(identity.broker_id, each, notes) for each in directories]
+        replicas = [_read_replica(identity.broker_id, each, notes) for each in directories]
     return Inventory(
         *(identity.broker_id, identity.cluster, identity.directory, is_stopped),
         *(notes.ids.producer, notes.ids.schema, replicas),
@@ -53,7 +53,7 @@ def take_inventory(data: Path) -> Inventory:
 
 
 @contextmanager
-def _held(data: Path) -> Iterator[bool]:
+def _hold_lock(data: Path) -> Iterator[bool]:
     """Keep brokers from starting on it; yield False if one runs."""
     try:
         lock = os.open(data / LOCK_FILE, os.O_RDONLY)
@@ -71,18 +71,18 @@ def _held(data: Path) -> Iterator[bool]:
         os.close(lock)
 
 
-def _found(broker: int, each: PartitionDirectory, notes: Notes) -> FoundReplica:
+def _read_replica(broker: int, each: PartitionDirectory, notes: Notes) -> ReplicaOnDisk:
     name, facts = load_facts(each.path)
     last_epoch, log_end = _log_end(each.path, notes.recovery_points.get(each.path.name))
-    found = FoundReplica(
+    replica = ReplicaOnDisk(
         *(broker, name or each.topic_id, each.topic_id, each.partition),
         leader_epoch=notes.leader_epochs.get(each.path.name, NO_EPOCH),
         last_epoch=last_epoch,
         log_end=log_end,
     )
     if facts is None:
-        return found
-    return msgspec.structs.replace(found, **msgspec.structs.asdict(facts))
+        return replica
+    return msgspec.structs.replace(replica, **msgspec.structs.asdict(facts))
 
 
 def _log_end(directory: Path, point: RecoveryPoint | None) -> tuple[int, int]:
@@ -105,5 +105,5 @@ def _log_end(directory: Path, point: RecoveryPoint | None) -> tuple[int, int]:
             last_epoch = max(last_epoch, batch[0].leader_epoch)
             log_end = max(log_end, batch[0].next_offset)
     # Records after the end were cut or lost, though the table of epochs still has them.
-    whole = (epoch for epoch, offset in starts if offset < log_end)
-    return max(last_epoch, *whole, NO_EPOCH), log_end
+    remaining = (epoch for epoch, offset in starts if offset < log_end)
+    return max(last_epoch, *remaining, NO_EPOCH), log_end

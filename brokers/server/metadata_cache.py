@@ -148,7 +148,7 @@ class ClusterChange:
     """Topics that were read, by name; None: it is gone."""
     states: Mapping[TopicIdPartition, VersionedState | None] = field(default_factory=dict)
     """States that were read; None: it is gone."""
-    whole: ClusterView | None = None
+    full_view: ClusterView | None = None
     """The whole cluster, in place of `brokers`, `topics` and `states`: the first change of a session."""
     deleted: Mapping[str, Deletion] = field(default_factory=dict)
     """The deletions that this broker has to carry out, by the topic's id."""
@@ -185,7 +185,7 @@ class MetadataCache:
             )
         return (yield from self.view.metadata(names))
 
-    def led(self, entry: Any, leader_epoch: int = ANY_EPOCH) -> Partition:
+    def find_led(self, entry: Any, leader_epoch: int = ANY_EPOCH) -> Partition:
         """The partition of a request's entry, which this broker leads.
 
         Raises the error of the entry's result: UnknownTopicOrPartition, StaleTopicId; NotLeader, also
@@ -203,10 +203,10 @@ class MetadataCache:
             self._refuse(entry, partition, leader_epoch)
         return partition
 
-    def readable(self, entry: Any) -> Partition:
-        """As `led`, or a replica that is in sync in the entry's leader epoch."""
+    def find_readable(self, entry: Any) -> Partition:
+        """As `find_led`, or a replica that is in sync in the entry's leader epoch."""
         try:
-            return self.led(entry, entry.leader_epoch)
+            return self.find_led(entry, entry.leader_epoch)
         except NotLeader:
             partition = self._partitions.find(entry.topic_id, entry.partition)
             if partition is None or not partition.serves(entry.leader_epoch):
@@ -232,8 +232,8 @@ class MetadataCache:
                 "of use: see the broker's log"
             )
         if partition is not None:
-            led = partition.state.leader
-            is_led = led is not None and leader_epoch in (led.epoch, ANY_EPOCH)
+            leading = partition.state.leader
+            is_led = leading is not None and leader_epoch in (leading.epoch, ANY_EPOCH)
             if is_led or partition.log.is_alone:  # no other broker will ever lead it
                 partition.log.require_open()
         leader, epoch = self.view.leader_of(topic, entry.partition)

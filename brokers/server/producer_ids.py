@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 BLOCK: Final = 10_000
 """Ids taken from ZooKeeper at a time: producers can be started for a while when it is down."""
 
-_ASKING: Final = "it is asking ZooKeeper for some"
+_REQUESTED: Final = "it is asking ZooKeeper for some"
 
 
 class ProducerIds:
@@ -27,13 +27,13 @@ class ProducerIds:
     Owner: the event loop.
     """
 
-    def __init__(self, submit: Submit, take: Callable[[int], range]) -> None:
-        """`take` takes that many ids from ZooKeeper, on any thread. Raises FolkmootError."""
+    def __init__(self, submit: Submit, allocate: Callable[[int], range]) -> None:
+        """`allocate` takes that many ids from ZooKeeper, on any thread. Raises FolkmootError."""
         self._submit = submit
-        self._take = take
+        self._allocate = allocate
         self._left: deque[int] = deque()
-        self._taking = False
-        self._trouble = _ASKING
+        self._is_refilling = False
+        self._trouble = _REQUESTED
 
     def next(self) -> int:
         """The next id. Raises NoProducerId."""
@@ -44,16 +44,16 @@ class ProducerIds:
 
     def refill(self) -> None:
         """Take another block, unless there is enough or one is being taken."""
-        if not self._taking and len(self._left) <= BLOCK // 2:
-            self._taking = True
-            self._submit(Lane.ZOOKEEPER, partial(self._take, BLOCK), self._taken)
+        if not self._is_refilling and len(self._left) <= BLOCK // 2:
+            self._is_refilling = True
+            self._submit(Lane.ZOOKEEPER, partial(self._allocate, BLOCK), self._add_block)
 
-    def _taken(self, result: range | Exception) -> None:
-        self._taking = False
+    def _add_block(self, result: range | Exception) -> None:
+        self._is_refilling = False
         if isinstance(result, Exception):
             if self._trouble != str(result):
                 self._trouble = str(result)
                 logger.warning("no producer ids from ZooKeeper: %s", result)
             return
-        self._trouble = _ASKING
+        self._trouble = _REQUESTED
         self._left.extend(result)

@@ -85,7 +85,7 @@ class Quota:
     def has_room_in_all(self, amount: int) -> bool:
         return self._total + amount <= self._in_all
 
-    def take(self, peer: bytes, amount: int) -> None:
+    def adjust(self, peer: bytes, amount: int) -> None:
         """Take room without asking for it; a negative amount gives back."""
         held = self._held.pop(peer, 0) + amount
         if held:
@@ -141,10 +141,10 @@ class Purgatory:
 
     def enter(self, peer: bytes) -> None:
         """Count one more request of this peer; there was room when it began."""
-        self._delayed.take(peer, 1)
+        self._delayed.adjust(peer, 1)
 
     def leave(self, peer: bytes) -> None:
-        self._delayed.take(peer, -1)
+        self._delayed.adjust(peer, -1)
 
     def delay(self, request: Request, deadline: float, answer: Answer) -> DelayedFetch:
         """Let a fetch wait; the caller has asked for room."""

@@ -73,7 +73,7 @@ class ClusterWatcher:
     lost session, is waited for until its session must have timed out. The wait begins anew whenever
     ZooKeeper was out of reach, since a restarted one gives all sessions their whole time again. A
     registration that outlives the wait, or is for another directory, ends the broker. If another
-    directory had the id last, records that it acknowledged may be missing here: `takes_over` is called
+    directory had the id last, records that it acknowledged may be missing here: `on_new_directory` is called
     before the broker registers. A broker that has lost its id to another directory ends, even if that
     one is gone again.
 
@@ -92,14 +92,14 @@ class ClusterWatcher:
         post: Callable[[Callable[[], None]], None],
         failed: Callable[[Exception], None],
         stop_requested: Callable[[], None],
-        takes_over: Callable[[], None],
+        on_new_directory: Callable[[], None],
     ) -> None:
         """`link` gets each session, and has the writes that wait.
 
         `mine` is registered, with another nonce in each session. `post` has something done on the event
         loop. On the watcher's thread: `show` gets each change and must not wait; `failed` gets the error
-        that ends the broker; `stop_requested` is called when its registration says `leaving`; `takes_over`
-        before any view has the broker registered."""
+        that ends the broker; `stop_requested` is called when its registration says `leaving`;
+        `on_new_directory` before any view has the broker registered."""
         self._connect = connect
         self._link = link
         self._broker_id = broker_id
@@ -108,13 +108,13 @@ class ClusterWatcher:
         self._post = post
         self._failed = failed
         self._stop_requested = stop_requested
-        self._takes_over = takes_over
+        self._on_new_directory = on_new_directory
         self._former: str | None = None
         """The data directory that had the id last, once this broker has registered."""
         self._wakeup = link.wakeup
         self._stopping = False
         self._leaving = False
-        self._handed_over = Event()
+        self._has_left = Event()
         self._thread = Thread(target=self._run, name="cluster-watcher", daemon=True)
         self.sessions_opened = 0
         self._mine = mine
@@ -150,7 +150,7 @@ class ClusterWatcher:
             return False
         self._leaving = True
         self._wakeup.wake()
-        return self._handed_over.wait(timeout)
+        return self._has_left.wait(timeout)
 
     def close(self) -> None:
         """End the session, and the registration with it, and the thread.
@@ -175,8 +175,8 @@ class ClusterWatcher:
                         self._reopen()
                 except ZooKeeperError as error:
                     now = time.monotonic()
-                    has_gone_well = now > refused_at + 2 * LONGEST_PAUSE
-                    pause = RECONNECT_PAUSE if has_gone_well else min(2 * pause, LONGEST_PAUSE)
+                    was_stable = now > refused_at + 2 * LONGEST_PAUSE
+                    pause = RECONNECT_PAUSE if was_stable else min(2 * pause, LONGEST_PAUSE)
                     refused_at = now
                     logger.error("ZooKeeper: %s; another session is opened in %g s", error, pause)
                     while (left := now + pause - time.monotonic()) > 0 and not self._stopping:
@@ -244,11 +244,11 @@ class ClusterWatcher:
         if not self.is_registered:
             execute(session, retry_on_connection_loss(Sync()))
         self._refresh(session)
-        while self._link.carried_out:
-            topic_id = self._link.carried_out.popleft()
+        while self._link.finished_deletions:
+            topic_id = self._link.finished_deletions.popleft()
             self._reader.deletions.pop(topic_id, None)
             with suppress(Malformed):
-                execute(session, deletions.carried_out(topic_id, [number]))
+                execute(session, deletions.mark_carried_out(topic_id, [number]))
         if self.is_registered:
             self._write_states(session)
             if self._leaving:
@@ -260,9 +260,9 @@ class ClusterWatcher:
         if self._former is None:
             former = execute(session, brokers.last_directory(number))
             if former not in ("", directory):
-                self._takes_over()
+                self._on_new_directory()
             self._former = former
-        mine = brokers.register(number, self._mine, self._reader.brokers_rang, self._former)
+        mine = brokers.register(number, self._mine, self._reader.on_brokers_changed, self._former)
         if execute(session, mine) is None:
             if time.monotonic() > self._wait_until:
                 raise BrokerIdTaken(
@@ -282,11 +282,11 @@ class ClusterWatcher:
         of a state follows the first."""
         while self._link.writes:
             wanted: dict[TopicIdPartition, StateWrite] = {}
-            dones: list[Written] = []
+            callbacks: list[Written] = []
             while self._link.writes and wanted.keys().isdisjoint(self._link.writes[0][0]):
-                writes, done = self._link.writes.popleft()
+                writes, callback = self._link.writes.popleft()
                 wanted |= writes
-                dones.append(done)
+                callbacks.append(callback)
             # Others have led since. Versions may repeat: where states were put back, they begin anew.
             answers: dict[TopicIdPartition, Answer] = {
                 key: Superseded(known)
@@ -301,14 +301,14 @@ class ClusterWatcher:
                 for answered in execute_all(session, parts):
                     answers |= answered
             except BaseException:
-                for done in dones:
-                    self._post(partial(done, None))
+                for callback in callbacks:
+                    self._post(partial(callback, None))
                 raise
-            for done in dones:
-                self._post(partial(done, answers))
+            for callback in callbacks:
+                self._post(partial(callback, answers))
 
     def _leave(self, session: Session) -> None:
-        """Register as leaving if there is something to hand over, and notice when there is no more."""
+        """Register as leaving if it has leaderships to move, and notice when it has none left."""
         number = self._broker_id
         live = self._reader.brokers
         others = {other for other, found in live.items() if not found.leaving} - {number}
@@ -320,7 +320,7 @@ class ClusterWatcher:
                 if not mine.leaving and execute(session, brokers.leave(number, mine)):
                     live[number] = replace(mine, leaving=True)
                 return
-        self._handed_over.set()
+        self._has_left.set()
 
     def _refresh(self, session: Session) -> None:
         """Read again what has changed, and show it."""
@@ -336,12 +336,12 @@ class ClusterWatcher:
             for topic_id, found in reader.deletions.items()
             if self._broker_id in found.pending and topic_id not in known
         }
-        whole, topics, states = None, {}, {}
+        full_view, topics, states = None, {}, {}
         if self._is_fresh:
-            whole = ClusterView(reader.brokers, reader.topics, reader.states)
+            full_view = ClusterView(reader.brokers, reader.topics, reader.states)
         else:
             for key in changed:
-                if isinstance(key, str) and key not in reader.illegible:
+                if isinstance(key, str) and key not in reader.malformed:
                     topics[key] = reader.topics.get(key)
                 elif isinstance(key, TopicIdPartition):
                     states[key] = reader.states.get(key)
@@ -349,7 +349,7 @@ class ClusterWatcher:
             brokers=dict(reader.brokers),
             topics=topics,
             states=states,
-            whole=whole,
+            full_view=full_view,
             deleted=deleted,
             is_settled=self._is_fresh,
             is_registered=self.is_registered,

@@ -29,7 +29,7 @@ from folkmoot.protocol.messages import (
 from folkmoot.protocol.wire import code_of, message_of
 
 MAX_WAIT: Final = 5.0
-TELL_WITHIN: Final = 0.01
+NOTIFY_WITHIN: Final = 0.01
 """Seconds within which a waiting follower learns of a new high watermark: consumers read there, too."""
 MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
 _NO_CHUNK: Final = memoryview(b"")
@@ -48,7 +48,7 @@ class News(NamedTuple):
 
 class FollowerSession(FetchSession[ReplicaFetchEntry]):
     """A follower's session. Partitions in `moved` have a new high watermark and nothing else: a fetch waits
-    up to TELL_WITHIN longer for more."""
+    up to NOTIFY_WITHIN longer for more."""
 
     __slots__ = ("answered", "broker_epoch", "follower", "moved")
 
@@ -74,7 +74,7 @@ class FollowerSession(FetchSession[ReplicaFetchEntry]):
 
     def committed(self, partition: Partition, _size: float) -> None:
         if not self.moved:
-            self.wake()  # to wait no longer than TELL_WITHIN
+            self.wake()  # to wait no longer than NOTIFY_WITHIN
         self.moved[partition] = None
 
     def forget(self, *partitions: Partition) -> None:
@@ -108,7 +108,7 @@ class ReplicaFetches:
     An entry of a fetch acknowledges a position, at once. If there are records or news for it, they are
     the answer. Else the entry is kept, and the fetch waits for an append, for its deadline, or for the
     follower's next fetch, which takes over all kept entries. New high watermarks alone are answered
-    TELL_WITHIN later.
+    NOTIFY_WITHIN later.
 
     A follower has to be registered under its id with its nonce, as far as this broker knows: that
     refuses a process that was replaced. A session belongs to one connection; a new connection begins
@@ -164,7 +164,7 @@ class ReplicaFetches:
         self, session: FollowerSession, request: Request, deadline: float, now: float
     ) -> None:
         if session.moved:
-            deadline = min(deadline, now + TELL_WITHIN)
+            deadline = min(deadline, now + NOTIFY_WITHIN)
         session.delay(request, deadline, partial(self._complete, session))
 
     def _complete(
@@ -192,7 +192,7 @@ class ReplicaFetches:
             if partition is None:
                 raise NotLeader(f"{entry.topic}-{entry.partition} has no partition here")
             position = Position(entry.leader_epoch, entry.last_epoch, entry.log_end)
-            diverging = partition.fetched(
+            diverging = partition.handle_fetch(
                 *(session.follower, session.broker_epoch, position, entry.deleted_before),
                 gives_up=entry.gives_up,
             )

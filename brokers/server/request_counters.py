@@ -36,17 +36,17 @@ class RequestCounters:
         self._response_bytes: Counter[type] = Counter()
         self._durations = {kind: Histogram() for kind in _NAMES}
 
-    def received(self, body: Any, frames: Sequence[memoryview]) -> None:
+    def count_request(self, body: Any, frames: Sequence[memoryview]) -> None:
         self._received[type(body)] += 1
         self._request_bytes[type(body)] += sum(map(len, frames))
 
-    def answered(
+    def count_response(
         self, request: Request, payloads: Sequence[bytes | memoryview], now: float
     ) -> None:
         self._response_bytes[type(request.body)] += sum(map(len, payloads))
         self._durations[type(request.body)].observe(now - request.began)
 
-    def refused(self, request: Request, error: FolkmootError, now: float) -> None:
+    def count_error(self, request: Request, error: FolkmootError, now: float) -> None:
         """Count an error. An unreadable request has no body and belongs to no api."""
         self.errors[type(error).__name__] += 1
         if request.body is not None:

@@ -82,7 +82,7 @@ _NUMBERS_OF_FAILED: Final[dict[type[Any], tuple[int, ...]]] = {
 }
 
 
-class _Read(NamedTuple):
+class _FetchOutcome(NamedTuple):
     """The answer to a fetch's entries, and their partitions."""
 
     results: list[messages.FetchResult]
@@ -168,8 +168,8 @@ class RequestHandlers:
         while todo:
             cold: dict[Hashable, Job] = {}
             again: list[tuple[Hashable, Callable[[], None]]] = []
-            for place, (key, work) in enumerate(todo[:PREPARED_AT_ONCE]):
-                if place:
+            for index, (key, work) in enumerate(todo[:PREPARED_AT_ONCE]):
+                if index:
                     yield None
                 try:
                     if key not in cold:
@@ -233,7 +233,7 @@ class RequestHandlers:
         body, now = produce.body, produce.now
         entry = body.entries[numbers[0]]
         try:
-            partition = self.metadata.led(entry, entry.leader_epoch)
+            partition = self.metadata.find_led(entry, entry.leader_epoch)
             log = partition.log
             if (job := log.prepare_append()) is not None:
                 raise NotCached(job)
@@ -242,8 +242,8 @@ class RequestHandlers:
             before = log.log_end
             batches = [produce.payloads[number] for number in numbers]
             refusals = {
-                place: produce.refusals[number]
-                for place, number in enumerate(numbers)
+                index: produce.refusals[number]
+                for index, number in enumerate(numbers)
                 if number in produce.refusals
             }
             outcomes = log.append_as_leader(batches, now.wall, log.leader_epoch, refusals)
@@ -262,8 +262,8 @@ class RequestHandlers:
         if size:
             self.counters.bytes_in += size
             self.counters.records_in += log.log_end - before
-            self.flusher.appended(log, size, now)
-            partition.appended(size, before)
+            self.flusher.note_appended(log, size, now)
+            partition.note_append(size, before)
 
         def committed(failure: FolkmootError | None) -> None:
             if failure is not None:
@@ -278,8 +278,8 @@ class RequestHandlers:
                 None
             )  # acks=1 keeps nothing here: the high watermark may stand for a long time
             return
-        deadline, done = now.monotonic + body.timeout, produce.delayed.later(committed)
-        partition.wait(WaitingProduce(log.log_end, size, deadline, done))
+        deadline, callback = now.monotonic + body.timeout, produce.delayed.later(committed)
+        partition.wait(WaitingProduce(log.log_end, size, deadline, callback))
 
     def _fail(self, produce: _Produce, numbers: Sequence[int], error: FolkmootError) -> None:
         for number in numbers:
@@ -298,12 +298,12 @@ class RequestHandlers:
         if body.after is None:
             session = ConsumerSession(self.purgatory, request.peer, now.monotonic)
         else:
-            kept = self.sessions.resume(request.peer, body.after)
-            if kept is None:
+            cached = self.sessions.resume(request.peer, body.after)
+            if cached is None:
                 raise UnknownFetch(
                     f"fetch {body.after} is not kept here: name all partitions again"
                 )
-            session = kept
+            session = cached
         return self._serve_fetch(session, request, now, body.entries)
 
     def _complete_fetch(
@@ -347,13 +347,16 @@ class RequestHandlers:
                 session.delay(request, deadline, partial(self._complete_fetch, session))
                 return None
             session.forget(*read.answered)
-            kept = bool(body.keep and session.entries) and now.monotonic - session.begun < KEEP_FOR
-            if kept:
+            is_cached = (
+                bool(body.keep and session.entries)
+                and now.monotonic - session.created_at < KEEP_FOR
+            )
+            if is_cached:
                 forget_at = now.monotonic + FORGET_AFTER
-                kept = self.sessions.keep(session, request.correlation_id, forget_at)
+                is_cached = self.sessions.keep(session, request.correlation_id, forget_at)
             else:
                 self.sessions.release(session)
-            return Response(messages.FetchResponse(read.results, kept), read.chunks)
+            return Response(messages.FetchResponse(read.results, is_cached), read.chunks)
         except BaseException:
             self.sessions.release(session)
             raise
@@ -363,7 +366,7 @@ class RequestHandlers:
         body: messages.FetchRequest,
         session: ConsumerSession,
         entries: Sequence[messages.FetchEntry],
-    ) -> _Read:
+    ) -> _FetchOutcome:
         """Read until the room is used up; the other entries then count as changed. The session watches all
         that can be read here."""
         room = min(body.max_bytes, messages.MAX_FETCH_BYTES)
@@ -379,7 +382,7 @@ class RequestHandlers:
             leader: messages.BrokerInfo | None = None
             partition: Partition | None = None
             try:
-                partition = self.metadata.readable(entry)
+                partition = self.metadata.find_readable(entry)
                 session.watch(partition, entry)
                 log = partition.log
                 end = log.high_watermark
@@ -416,7 +419,7 @@ class RequestHandlers:
             results.append(messages.FetchResult(*result, leader, *diverging))
             chunks.append(chunk)
             found += len(chunk)
-        return _Read(results, chunks, answered, failed, preparing)
+        return _FetchOutcome(results, chunks, answered, failed, preparing)
 
     def _begin(self, partition: Partition, job: SharedJob) -> None:
         """Begin a job that a read waits for; its end wakes the partition's sessions."""
@@ -439,7 +442,9 @@ class RequestHandlers:
 
     # -- list offsets, delete records, describe producers, report damage ---------------------------------
 
-    def _each(self, body: Any, kind: type[Any], carry_out: Callable[[Any, _Answer], None]) -> Steps:
+    def _run_entries(
+        self, body: Any, kind: type[Any], carry_out: Callable[[Any, _Answer], None]
+    ) -> Steps:
         """Carry out the entries of a request one by one: `carry_out` answers now or later, or raises."""
         delayed = DelayedResponse(len(body.entries), messages.APIS[API_OF[type(body)]].response)
 
@@ -463,20 +468,20 @@ class RequestHandlers:
         return delayed
 
     def list_offsets(self, body: messages.ListOffsetsRequest) -> Steps:
-        return self._each(body, messages.ListOffsetsResult, self._list_offset)
+        return self._run_entries(body, messages.ListOffsetsResult, self._list_offset)
 
     def delete_records(self, body: messages.DeleteRecordsRequest) -> Steps:
-        return self._each(body, messages.DeleteRecordsResult, self._delete_records)
+        return self._run_entries(body, messages.DeleteRecordsResult, self._delete_records)
 
     def report_damage(self, body: messages.ReportDamageRequest) -> Steps:
-        return self._each(body, messages.ReportDamageResult, self._report_damage)
+        return self._run_entries(body, messages.ReportDamageResult, self._report_damage)
 
     def describe_producers(self, body: messages.DescribeProducersRequest, now: Now) -> Steps:
         describe = partial(self._describe_producer, now.monotonic + body.timeout)
-        return self._each(body, messages.DescribeProducersResult, describe)
+        return self._run_entries(body, messages.DescribeProducersResult, describe)
 
     def _list_offset(self, entry: messages.ListOffsetsEntry, answer: _Answer) -> None:
-        partition = self.metadata.led(entry)
+        partition = self.metadata.find_led(entry)
         log = partition.log
         if entry.timestamp == messages.EARLIEST:
             offset = log.log_start
@@ -489,7 +494,7 @@ class RequestHandlers:
         answer((offset,))
 
     def _delete_records(self, entry: messages.DeleteRecordsEntry, answer: _Answer) -> None:
-        partition = self.metadata.led(entry, entry.leader_epoch)
+        partition = self.metadata.find_led(entry, entry.leader_epoch)
         log, end = partition.log, partition.latest()
         offset = end if entry.offset == messages.LATEST else entry.offset
         if offset > end:
@@ -500,20 +505,20 @@ class RequestHandlers:
         def deleted(error: FolkmootError | None) -> None:
             answer(error or (log.log_start,))
 
-        def given_up(error: FolkmootError | None) -> None:
+        def after_deletion(error: FolkmootError | None) -> None:
             if error is not None:
                 deleted(error)
                 return
             partition.wake_all()  # followers have to learn where the log begins
-            partition.when_given_up(offset, deleted)
+            partition.when_deleted_before(offset, deleted)
 
-        self.retention.delete_records(log, offset, given_up)
+        self.retention.delete_records(log, offset, after_deletion)
 
     def _describe_producer(
         self, deadline: float, entry: messages.DescribeProducersEntry, answer: _Answer
     ) -> None:
         """Answer once all that is in the log is committed: the rest may be lost with this leader."""
-        partition = self.metadata.led(entry, entry.leader_epoch)
+        partition = self.metadata.find_led(entry, entry.leader_epoch)
         log = partition.log
         if (job := log.prepare_append()) is not None:
             raise NotCached(job)
@@ -528,7 +533,7 @@ class RequestHandlers:
     def _report_damage(self, entry: messages.ReportDamageEntry, answer: _Answer) -> None:
         """Answer once the batch was read again. Later requests of the same peer do not wait for that."""
         partition = self.partitions.find(entry.topic_id, entry.partition)  # a follower's, too
-        log = (partition or self.metadata.led(entry)).log
+        log = (partition or self.metadata.find_led(entry)).log
         if not log.log_start <= entry.offset < log.log_end:
             raise OffsetOutOfRange(f"{entry.topic}-{entry.partition} has no offset {entry.offset}")
         report = log, entry.offset

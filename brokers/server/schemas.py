@@ -43,12 +43,12 @@ class _Subject:
         self.ids: frozenset[int] = frozenset()
         self.error: Exception | None = None
 
-    def take(self, _job: Any, found: frozenset[int] | Exception) -> None:
+    def update(self, _job: Any, outcome: frozenset[int] | Exception) -> None:
         """Take in the outcome of a read."""
-        if isinstance(found, Exception):
-            self.error = found
+        if isinstance(outcome, Exception):
+            self.error = outcome
         else:
-            self.ids, self.error = found, None
+            self.ids, self.error = outcome, None
 
 
 class Schemas:
@@ -95,12 +95,12 @@ class Schemas:
             if known is not None:
                 self._is_refreshing = True
                 read = partial(self._read, known.name)
-                self._submit(Lane.SUBJECTS, read, partial(self._refreshed, known))
+                self._submit(Lane.SUBJECTS, read, partial(self._finish_refresh, known))
 
-    def _refreshed(self, subject: _Subject, found: frozenset[int] | Exception) -> None:
-        log_failure("schema ids", found)
-        subject.take(None, found)
-        if isinstance(found, Exception):  # other reads are likely to fail too: wait for `task`
+    def _finish_refresh(self, subject: _Subject, outcome: frozenset[int] | Exception) -> None:
+        log_failure("schema ids", outcome)
+        subject.update(None, outcome)
+        if isinstance(outcome, Exception):  # other reads are likely to fail too: wait for `task`
             self._changed.add(subject.name)
             self._is_refreshing = False
         else:
@@ -122,7 +122,7 @@ class Schemas:
             if job is None:
                 # A failure is shared, too: while ZooKeeper does not answer, each read takes its timeout.
                 read = partial(result_of, partial(self._read, subject))
-                job = SharedJob(read, known.take, Lane.SUBJECTS)
+                job = SharedJob(read, known.update, Lane.SUBJECTS)
                 self._reads[subject] = job
             yield job
             if known.error is None and not wanted <= known.ids:
@@ -177,11 +177,11 @@ def _refusal(subject: _Subject, schema_id: int) -> FolkmootError | None:
     )
 
 
-def described(context: str, number: int | UUID) -> Recipe[GetSchemaResponse]:
+def describe_schema(context: str, number: int | UUID) -> Recipe[GetSchemaResponse]:
     """A schema and those that it refers to. Raises SchemaNotFound, ResponseTooLarge, InvalidSchema (too
     many), Malformed."""
     if isinstance(number, UUID):
-        context, number = yield from lookups.place_of(number)
+        context, number = yield from lookups.locate(number)
     found = yield from lookups.content_of(context, number)
     if found is None:
         raise lookups.unknown_id(context, number)
@@ -200,7 +200,7 @@ def described(context: str, number: int | UUID) -> Recipe[GetSchemaResponse]:
                 raise ResponseTooLarge("the schema and those that it refers to fit into no answer")
         return read[context, number]
 
-    texts = yield from lookups.referred(context, found.references, content)
+    texts = yield from lookups.collect_referred(context, found.references, content)
     return GetSchemaResponse(found.schema, texts)
 
 

@@ -85,16 +85,20 @@ class Snapshots:
         replicas: list[ReplicaSnapshot] = []
         while some := list(islice(logs, LOGS_PER_STEP)):
             replicas += call(partial(self._replicas, some), timeout)
-        found = call(lambda: self._whole(replicas), timeout)
+        found = call(lambda: self._combine(replicas), timeout)
         topics = call(lambda: list(metadata.view.topics.values()), timeout)
-        places = ((topic, number) for topic in topics for number in range(len(topic.partitions)))
+        partitions = (
+            (topic, number) for topic in topics for number in range(len(topic.partitions))
+        )
 
         def count_leaderless() -> int:
             view = metadata.view
-            return sum(view.leader_of(*place)[0] not in view.brokers for place in some_places)
+            return sum(
+                view.leader_of(*partition)[0] not in view.brokers for partition in some_partitions
+            )
 
         leaderless = 0
-        while some_places := list(islice(places, PARTITIONS_PER_STEP)):
+        while some_partitions := list(islice(partitions, PARTITIONS_PER_STEP)):
             leaderless += call(count_leaderless, timeout)
         found.values.update(
             partitions=len(replicas),
@@ -116,12 +120,12 @@ class Snapshots:
             _replica(log, self.handlers.partitions) for log in logs if log.is_open or log.failed
         ]
 
-    def _whole(self, replicas: list[ReplicaSnapshot]) -> BrokerSnapshot:
+    def _combine(self, replicas: list[ReplicaSnapshot]) -> BrokerSnapshot:
         loop, handlers = self.loop, self.handlers
         counters, partitions = handlers.counters, handlers.partitions
         values: dict[str, float] = {
             "repaired": partitions.counters.repaired,
-            "scrubbed": self.scrubber.share_read,
+            "scrubbed": self.scrubber.fraction_read,
             "open_segments": len(self.files),
             "records_in": counters.records_in,
             "bytes_in": counters.bytes_in,

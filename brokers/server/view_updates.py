@@ -43,13 +43,13 @@ class ViewUpdates:
         the following ones are posted."""
         metadata, logs, deleted = self._metadata, self._logs, change.deleted
         changed: list[str | TopicIdPartition]
-        if change.whole is None:
+        if change.full_view is None:
             changed = metadata.view.apply(change)
         else:
-            changed = sorted({*metadata.view.topics, *change.whole.topics})
-            metadata.view = change.whole
+            changed = sorted({*metadata.view.topics, *change.full_view.topics})
+            metadata.view = change.full_view
         view = metadata.view
-        self._partitions.brokers_are(view.registrations, is_registered=change.is_registered)
+        self._partitions.update_brokers(view.registrations, is_registered=change.is_registered)
         if change.is_registered and not self._was_registered:
             self._was_registered = True
             changed = [*sorted(view.topics), *changed]
@@ -58,7 +58,7 @@ class ViewUpdates:
                 logs.keep(topic_id)
         for topic_id, deletion in deleted.items():
             logs.delete_later(topic_id, deletion)
-            post(partial(self._partitions.topic_gone, topic_id))
+            post(partial(self._partitions.drop_topic, topic_id))
         if not self._has_seen_view:
             self._has_seen_view = True
             logs.report_orphans({topic.topic_id for topic in view.topics.values()})
@@ -66,7 +66,7 @@ class ViewUpdates:
         for key in changed:
             self._pending[key] = max(unknown, self._pending.get(key, -1))
         if self._walk is None:
-            self._walk = self._take_over()
+            self._walk = self._apply_pending()
             self._continue(post)
 
     def _continue(self, post: Callable[[Callable[[], None]], None]) -> None:
@@ -79,22 +79,22 @@ class ViewUpdates:
                 return
         self._walk = None
 
-    def _take_over(self) -> Iterator[int]:
+    def _apply_pending(self) -> Iterator[int]:
         """Take over all that is pending, as the view is by then → the cost of each part, in partitions."""
         while self._pending:
             changed, settled_at = self._pending.popitem(last=False)
             try:
                 if not isinstance(changed, TopicIdPartition):
-                    yield from self._take_topic(changed, settled_at)
+                    yield from self._apply_topic(changed, settled_at)
                     continue
                 found = self._metadata.view.find(changed)
                 if found is not None and not self._is_set_back(*found):
-                    self._take_partitions(*found, [changed.partition], settled_at)
+                    self._apply_partitions(*found, [changed.partition], settled_at)
             except Exception:
                 logger.exception("%s: a change of it was not taken over whole", changed)
             yield 1
 
-    def _take_topic(self, name: str, settled_at: int) -> Iterator[int]:
+    def _apply_topic(self, name: str, settled_at: int) -> Iterator[int]:
         yield PARTITIONS_PER_STEP // TOPICS_PER_STEP
         topic = self._metadata.view.topics.get(name)
         for former in self._logs.ids_of(name) - {"" if topic is None else topic.topic_id}:
@@ -107,17 +107,17 @@ class ViewUpdates:
             if now is None or now.topic_id != topic.topic_id or self._is_set_back(name, now):
                 return  # that change is pending too
             numbers = range(first, min(first + PARTITIONS_PER_STEP, len(topic.partitions)))
-            self._take_partitions(name, now, numbers, settled_at)
+            self._apply_partitions(name, now, numbers, settled_at)
             yield len(numbers)
 
-    def _take_partitions(
+    def _apply_partitions(
         self, name: str, topic: TopicInfo, numbers: Sequence[int], settled_at: int
     ) -> None:
         """A settled view counts only if no write since has an unknown outcome: else the next one does."""
         if self._was_registered:
             settled = settled_at == self._partitions.counters.unknown_outcomes
             states = self._metadata.view.states
-            self._partitions.topic_is(name, topic, states, numbers=numbers, settled=settled)
+            self._partitions.update_topic(name, topic, states, numbers=numbers, settled=settled)
 
     def _is_set_back(self, name: str, topic: TopicInfo) -> bool:
         """True if a topic's node is older than this disk knows it. Then the topic is out of use here: its
@@ -127,7 +127,7 @@ class ViewUpdates:
             self._metadata.out_of_use.discard(topic_id)
             return False
         self._metadata.out_of_use.add(topic_id)
-        self._partitions.topic_gone(topic_id)
+        self._partitions.drop_topic(topic_id)
         if self._logs.lose(topic_id):
             logger.error(
                 "topic %s comes back older from ZooKeeper (revision %d) than broker %d knows it (%d): was "
@@ -140,7 +140,7 @@ class ViewUpdates:
     def _lose_topic(self, topic_id: str, now: TopicInfo | None) -> None:
         """ZooKeeper lacks a topic that was not deleted: stop serving it, and keep its files. `now` is a later
         topic of that name."""
-        self._partitions.topic_gone(topic_id)
+        self._partitions.drop_topic(topic_id)
         name, count = self._logs.name_of(topic_id), self._logs.lose(topic_id)
         if count and now is None:
             logger.error(

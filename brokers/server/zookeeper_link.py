@@ -27,19 +27,21 @@ class ZooKeeperLink:
         """Wakes the watcher."""
         self.session: Session | None = None
         self.writes: deque[tuple[Mapping[TopicIdPartition, StateWrite], Written]] = deque()
-        self.carried_out: deque[str] = deque()
+        self.finished_deletions: deque[str] = deque()
 
-    def write_states(self, writes: Mapping[TopicIdPartition, StateWrite], done: Written) -> None:
-        """Have partitions' states written. `done` gets the answers on the event loop, None if they are
+    def write_states(
+        self, writes: Mapping[TopicIdPartition, StateWrite], callback: Written
+    ) -> None:
+        """Have partitions' states written. `callback` gets the answers on the event loop, None if they are
         not known; a view of a new session follows then.
 
         States written side by side get their answers together."""
-        self.writes.append((writes, done))
+        self.writes.append((writes, callback))
         self.wakeup.wake()
 
-    def note_carried_out(self, topic_id: str) -> None:
+    def note_deletion_finished(self, topic_id: str) -> None:
         """Note that this broker has deleted all files of a deleted topic."""
-        self.carried_out.append(topic_id)
+        self.finished_deletions.append(topic_id)
         self.wakeup.wake()
 
     @property

@@ -38,7 +38,7 @@ class EpochStarts:
 
     Crash story. The job that flushes a log writes the table first, so entries below the recovery point
     are on disk before that point moves; if the disk has no room, the noted point stays. The next start
-    reads the headers behind the point (`cut`, then `appended`). An entry of records that were cut or
+    reads the headers behind the point (`cut`, then `note_batch`). An entry of records that were cut or
     lost lies behind the point, since a cut takes that back first, and so is never believed.
 
     If a start could not read the headers between two epochs, the later one may begin anywhere in there
@@ -51,7 +51,7 @@ class EpochStarts:
         self._offsets: list[int] = []
         self._unread: dict[int, int] = {}
         for epoch, offset in starts:
-            self.appended(epoch, offset)
+            self.note_batch(epoch, offset)
         self.changed = False
         """True if it differs from the last `encode`."""
 
@@ -63,7 +63,7 @@ class EpochStarts:
         """The epoch of the log's last record, NO_EPOCH if there is none."""
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
-    def appended(self, epoch: int, offset: int) -> None:
+    def note_batch(self, epoch: int, offset: int) -> None:
         """Note a batch of `epoch` at `offset`."""
         if epoch > self.latest:
             self._epochs.append(epoch)
@@ -106,9 +106,9 @@ class EpochStarts:
 
         The one that ends right there stays: a follower that ends there shows by it that it has the same.
         """
-        gone = max(0, bisect_left(self._offsets, log_start) - 1)
-        if gone:
-            del self._epochs[:gone], self._offsets[:gone]
+        dropped = max(0, bisect_left(self._offsets, log_start) - 1)
+        if dropped:
+            del self._epochs[:dropped], self._offsets[:dropped]
             self.changed = True
         self._keep_unread(log_start, inf)
 

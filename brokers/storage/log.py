@@ -102,9 +102,9 @@ class FlushResult(NamedTuple):
     """A flush that has succeeded."""
 
     seconds: float
-    unnoted: OSError | None = None
+    note_error: OSError | None = None
     """Why the snapshot of producers is not on disk."""
-    epochs_noted: bool = True
+    epochs_saved: bool = True
     """False: so are the leader epochs' starts. All else is on disk."""
 
 
@@ -160,7 +160,7 @@ class Log:
         self.recovery_point: RecoveryPoint | None = None
         self.is_open = False
         self.high_watermark = 0
-        self.given_up = 0
+        self.deleted_before = 0
         """Records before this offset were deleted, and that is on disk."""
         self.leader_epoch = NO_EPOCH
         """The highest leader epoch in which this replica has followed or led, and that is on disk."""
@@ -171,7 +171,7 @@ class Log:
         """True if the leader is this broker, whose log start counts."""
         self.is_incomplete = False
         """True if this replica may lack records that it has acked. That is on disk (Partition)."""
-        self.is_taken_back = False
+        self.is_uncommit_pending = False
         """The leader lacks what was committed, and it is still to be cut."""
         self.is_lost = False
         """No other replica is known to have what is damaged here."""
@@ -193,7 +193,7 @@ class Log:
             found = list_segments(self.directory)
             self.is_incomplete = found.is_incomplete
             if self._load_log_start():
-                delete_all(self.directory, self.given_up)
+                delete_all(self.directory, self.deleted_before)
                 found = Listing([], [], found.is_incomplete)
             if found.segments:  # appends to a compacted one would go past the end in its name
                 newest, size = found.segments[-1]
@@ -207,7 +207,7 @@ class Log:
                 # A compacted segment may have gaps: nothing else would find these missing.
                 self.segments[-1].mark(Damage(name.end, end, size, size))
         point = recovery_point
-        if point is not None and point.segment < self.given_up >= point.end_offset:
+        if point is not None and point.segment < self.deleted_before >= point.end_offset:
             point = None  # the log may have begun anew, with another segment of that name
         if self.segments:
             # A snapshot is written once the log is on disk up to its offset.
@@ -221,21 +221,25 @@ class Log:
                 self.recovery_point.segment < self.segments[-1].base_offset
             )
         self.is_open = True
-        known_end = max(self.given_up, 0 if recovery_point is None else recovery_point.end_offset)
-        found_end = max(self.given_up, self.log_end)
+        known_end = max(
+            self.deleted_before, 0 if recovery_point is None else recovery_point.end_offset
+        )
+        found_end = max(self.deleted_before, self.log_end)
         if known_end > found_end:
             logger.error("%s: lost offsets %d to %d", self.directory, found_end, known_end - 1)
             self.may_lack_acked()
-        gone = self.segments if self.given_up > self.log_end else []
-        if gone:  # what it has was deleted, and the offsets behind are not given again
+        obsolete = self.segments if self.deleted_before > self.log_end else []
+        if obsolete:  # what it has was deleted, and the offsets behind are not given again
             self.release()
             self.segments = []
         self._snapshots.offsets = list(found.snapshots)
         try:
             newer = self._snapshots.go_back_to(self.log_end)
-            for path in (*newer, *(path for segment in gone for path in segment.files())):
+            for path in (*newer, *(path for segment in obsolete for path in segment.files())):
                 path.unlink(missing_ok=True)
-            if newer or gone:  # a power cut must not bring one back when the log has grown past it
+            if (
+                newer or obsolete
+            ):  # a power cut must not bring one back when the log has grown past it
                 sync_directory(self.directory)
         except OSError as error:
             raise StorageError(f"{self.directory} cannot be used: {error}") from error
@@ -244,14 +248,14 @@ class Log:
         if self.segments and self._snapshots.newest != self.log_end:
             self.producers()
             for segment in self.segments:
-                segment.rest()
+                segment.close_if_flushed()
 
     def _load_log_start(self) -> bool:
         """Load it → whether the log was to begin anew there. If the file has rotted, a replica learns it
         from others again. Raises OSError, StorageError."""
         is_anew = False
         try:
-            self.given_up, is_anew = load_log_start(self.directory)
+            self.deleted_before, is_anew = load_log_start(self.directory)
         except StorageError as error:
             if self.is_alone:
                 raise
@@ -287,7 +291,7 @@ class Log:
             self.epoch_starts.forget_before(self.log_start)
 
     def _read_epoch_starts(self, known: int) -> None:
-        starts, earliest, is_whole = self.epoch_starts, known, True
+        starts, earliest, is_intact = self.epoch_starts, known, True
         first = max(0, bisect_right(self.segments, known, key=_base_offset) - 1)
         for segment in self.segments[first:]:
             # Without the marked damage: the header of a damaged body has its epoch.
@@ -297,18 +301,18 @@ class Log:
             for found in reader.walk(reader.start_near(known), bodies=False):
                 if isinstance(found, Damage):
                     segment.mark(found)
-                    is_whole = False
+                    is_intact = False
                     continue
                 header, _ = found
                 if header.next_offset > known:
-                    if header.leader_epoch > starts.latest and not is_whole:
+                    if header.leader_epoch > starts.latest and not is_intact:
                         starts.may_begin(earliest, header.base_offset)
-                    starts.appended(header.leader_epoch, header.base_offset)
+                    starts.note_batch(header.leader_epoch, header.base_offset)
                     earliest = header.base_offset + 1
-                is_whole = True
+                is_intact = True
             reader.close()
-            is_whole &= all(each.position < segment.size for each in segment.damage)
-        if not is_whole:
+            is_intact &= all(each.position < segment.size for each in segment.damage)
+        if not is_intact:
             starts.may_begin(earliest, self.log_end)
 
     def _segment(self, name: SegmentName, size: int, end: int | None) -> Segment:
@@ -368,12 +372,12 @@ class Log:
     @property
     def log_start(self) -> int:
         """The first offset that can be read."""
-        return max(self.given_up, self.segments[0].base_offset if self.segments else 0)
+        return max(self.deleted_before, self.segments[0].base_offset if self.segments else 0)
 
     @property
     def log_end(self) -> int:
         """The offset that the next record gets."""
-        return self.segments[-1].end_offset if self.segments else self.given_up
+        return self.segments[-1].end_offset if self.segments else self.deleted_before
 
     @property
     def flushes(self) -> bool:
@@ -385,7 +389,7 @@ class Log:
     def recovery_point_offset(self) -> int:
         """Up to where all is on disk."""
         point = self.recovery_point
-        return self.given_up if point is None else max(self.given_up, point.end_offset)
+        return self.deleted_before if point is None else max(self.deleted_before, point.end_offset)
 
     @property
     def point_to_note(self) -> RecoveryPoint | None:
@@ -430,7 +434,7 @@ class Log:
             return last
         return self.segments[bisect_right(self.segments, offset, key=_base_offset) - 1]
 
-    def sealed(self, base_offset: int) -> Segment | None:
+    def find_sealed(self, base_offset: int) -> Segment | None:
         """Return the sealed segment that begins there, if it exists."""
         number = bisect_left(self.segments, base_offset, key=_base_offset)
         is_sealed = number < len(self.segments) - 1
@@ -546,8 +550,8 @@ class Log:
                 continue
             results.append(Appended(offset))
             leader = batch_header.leader_part(offset, header.length, leader_epoch, now_ms)
-            rest = memoryview(data)[LEADER_BYTES:]
-            stamped.append(Stamped(offset, header.max_timestamp, leader, rest))
+            producer_part = memoryview(data)[LEADER_BYTES:]
+            stamped.append(Stamped(offset, header.max_timestamp, leader, producer_part))
             headers.append(header)
             offset += header.record_count
         if not stamped:
@@ -559,7 +563,7 @@ class Log:
                 error if isinstance(each, Appended) and not each.is_duplicate else each
                 for each in results
             ]
-        self.epoch_starts.appended(leader_epoch, stamped[0].base_offset)
+        self.epoch_starts.note_batch(leader_epoch, stamped[0].base_offset)
         return results
 
     def append_as_follower(self, chunk: _Bytes) -> None:
@@ -592,7 +596,7 @@ class Log:
         if headers:
             self._write(stamped, headers, offset, headers[-1].append_time)
             for header in headers:
-                self.epoch_starts.appended(header.leader_epoch, header.base_offset)
+                self.epoch_starts.note_batch(header.leader_epoch, header.base_offset)
 
     def _may_begin(self, header: BatchHeader) -> bool:
         """Return whether an empty log may begin with this batch, in which the log's start may lie."""
@@ -622,9 +626,9 @@ class Log:
             if segment is not None and segment.torn is not None:
                 self.fail(segment.torn, readable=True)
             raise
-        self._snapshots.appended(headers, [each.base_offset for each in stamped])
+        self._snapshots.note_appended(headers, [each.base_offset for each in stamped])
         for header in headers:
-            self.ids.seen(header.producer_id, header.schema_id)
+            self.ids.note_ids(header.producer_id, header.schema_id)
 
     def _segment_for(self, total: int, now_ms: int, offset: int) -> Segment:
         """Return the segment for an append of `total` bytes at `offset`: the active or a new one."""
@@ -662,9 +666,9 @@ class Log:
         if offset > self.high_watermark:
             self.high_watermark = offset
 
-    def take_back_committed(self, offset: int, reason: str) -> None:
+    def uncommit(self, offset: int, reason: str) -> None:
         """Allow a cut of what was committed from `offset` on; `reason` says what has lost it."""
-        self.is_taken_back = True  # whether a start has forgotten what was committed or not
+        self.is_uncommit_pending = True  # whether a start has forgotten what was committed or not
         if self.log_start < self.high_watermark > offset:
             logger.error(
                 "%s: %s what was committed from offset %d to %d",
@@ -708,15 +712,15 @@ class Log:
             log_start=self.log_start,
             high_watermark=self.high_watermark,
             # Only what is committed is compacted: an unclean election has it cut, and so has damage.
-            forgets_compaction=self.is_taken_back,
+            forgets_compaction=self.is_uncommit_pending,
             is_mapped=last is not None and last.stop_mapping(),
         )
         position, end, forgets_compaction = await self._job_of_cut(work, pause)
         if self.is_open:
             self.forgets_compaction |= forgets_compaction
             if last is None:
-                self.given_up = 0
-            self.was_cut(0 if position is None else left, position or 0, end)
+                self.deleted_before = 0
+            self.note_cut(0 if position is None else left, position or 0, end)
 
     async def _job_of_cut(self, work: Callable[[], _T], pause: Pause | None) -> _T:
         """Its result. Raises StorageError."""
@@ -734,14 +738,14 @@ class Log:
                 logger.warning("%s is not cut yet: %s", self.directory, outcome)
             await pause()
 
-    def was_cut(self, left: int, position: int, end_offset: int) -> None:
+    def note_cut(self, left: int, position: int, end_offset: int) -> None:
         """Note that `left` segments are left, the last of which ends at `position` and `end_offset`.
 
         Committed records that went with it come again from the leader (`is_incomplete`)."""
-        self.is_taken_back = False
+        self.is_uncommit_pending = False
         self._snapshots.go_back_to(end_offset)
-        gone, self.segments = self.segments[left:], self.segments[:left]
-        for segment in gone:
+        removed, self.segments = self.segments[left:], self.segments[:left]
+        for segment in removed:
             segment.release()
         base = 0
         if self.segments:
@@ -790,11 +794,11 @@ class Log:
         last = self.segments[-1] if len(some) == len(dirty) else some[-1][0]
         point = RecoveryPoint(last.end_offset, last.base_offset, last.size)
         offset, stale = self.log_end, list[int]()
-        taken: _Snapshot | None = None
+        snapshot_files: _Snapshot | None = None
         if last is self.segments[-1] and (snapshot or self._snapshots.is_due(last.base_offset)):
             stale = self._snapshots.stale(offset, self.high_watermark)
             files = [self._snapshots.path(each) for each in (offset, *stale)]
-            taken = files[0], self.producers().encode(), files[1:]
+            snapshot_files = files[0], self.producers().encode(), files[1:]
         has_names = self._new_names or self.epoch_starts.changed
         descriptors: list[int] = []
         try:
@@ -807,27 +811,29 @@ class Log:
                 os.close(fd)
             raise
         epoch_starts = self.epoch_starts.encode() if self.epoch_starts.changed else None
-        if taken is not None:
-            self._snapshots.taken()
+        if snapshot_files is not None:
+            self._snapshots.note_write_started()
         self._new_names = False
         names = descriptors[-1] if has_names else None
-        work = partial(put_on_disk, self.directory, descriptors, names, epoch_starts, taken)
+        work = partial(
+            put_on_disk, self.directory, descriptors, names, epoch_starts, snapshot_files
+        )
         try:
             result = await self.queue.job(work)
         except OSError as error:
             self.fail(f"it could not be flushed: {error}", readable=self.is_open)
             why = error.strerror or error
             raise DiskFailed(f"{self.directory} could not be flushed: {why}") from error
-        self.epoch_starts.changed |= not result.epochs_noted
+        self.epoch_starts.changed |= not result.epochs_saved
         if self.is_open:
             for segment, size in some:
-                segment.flushed(size)
+                segment.note_flushed(size)
             self.recovery_point = point
-            if taken is not None and result.unnoted is None:
-                self._snapshots.written(offset, stale)
-        if result.unnoted is not None and not self._files.room.is_missed(result.unnoted):
+            if snapshot_files is not None and result.note_error is None:
+                self._snapshots.note_written(offset, stale)
+        if result.note_error is not None and not self._files.room.is_missed(result.note_error):
             logger.warning(
-                "%s: epochs or producers are not noted: %s", self.directory, result.unnoted
+                "%s: epochs or producers are not noted: %s", self.directory, result.note_error
             )
         return result.seconds
 
@@ -841,9 +847,9 @@ class Log:
 
     def advance_log_start(self, offset: int) -> list[Path]:
         """Delete all records before `offset`, which is noted on disk; → files to be removed, in order."""
-        if not self.is_open or offset <= self.given_up:
+        if not self.is_open or offset <= self.deleted_before:
             return []
-        self.given_up = offset
+        self.deleted_before = offset
         self.high_watermark = max(self.high_watermark, offset)
         self.epoch_starts.forget_before(self.log_start)
         return self.delete_segments(0)
@@ -868,7 +874,7 @@ class Log:
         self.segments = []
         self._snapshots = ProducerSnapshots(self.directory)
         self.epoch_starts.cut(0)
-        self.given_up = self.high_watermark = offset
+        self.deleted_before = self.high_watermark = offset
         self.recovery_point = None
 
     def delete_segments(self, count: int) -> list[Path]:
@@ -880,8 +886,8 @@ class Log:
         """
         if not self.is_open or not self.segments:
             return []
-        count = max(count, bisect_right(self.segments, self.given_up, key=_base_offset) - 1)
-        emptied = self.given_up == self.log_end and self.segments[-1].size > 0
+        count = max(count, bisect_right(self.segments, self.deleted_before, key=_base_offset) - 1)
+        emptied = self.deleted_before == self.log_end and self.segments[-1].size > 0
         if emptied or count >= len(self.segments):
             try:
                 if self.segments[-1].size:
@@ -971,7 +977,7 @@ def put_on_disk(
     """
     began = time.monotonic()
     failure: OSError | None = None
-    unnoted: OSError | None = None
+    note_error: OSError | None = None
     try:
         if epoch_starts is not None:
             save_epoch_starts(directory, epoch_starts)
@@ -979,7 +985,7 @@ def put_on_disk(
         pass  # the partition was deleted meanwhile
     except OSError as error:
         if is_full(error) or is_out_of_descriptors(error):
-            unnoted = error
+            note_error = error
         else:
             failure = error
     for fd in descriptors:
@@ -994,16 +1000,16 @@ def put_on_disk(
             os.close(fd)
     if failure is not None:
         raise failure
-    epochs_noted = unnoted is None
-    if snapshot is not None and epochs_noted:
+    epochs_saved = note_error is None
+    if snapshot is not None and epochs_saved:
         try:
             path, content, stale = snapshot
             write_checked(path, content)
             for each in stale:
                 each.unlink(missing_ok=True)
         except OSError as error:
-            unnoted = error
-    return FlushResult(time.monotonic() - began, unnoted, epochs_noted)
+            note_error = error
+    return FlushResult(time.monotonic() - began, note_error, epochs_saved)
 
 
 def delete_all(directory: Path, log_start: int) -> None:

@@ -109,12 +109,12 @@ class PartitionDirectory(NamedTuple):
 class _Topic:
     """The logs of one topic, by partition."""
 
-    __slots__ = ("config", "info", "logs", "name", "noted", "revision")
+    __slots__ = ("config", "info", "logs", "name", "revision", "saved_facts")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.info: TopicInfo | None = None
-        self.noted: dict[int, tuple[str, PartitionFacts | None]] = {}
+        self.saved_facts: dict[int, tuple[str, PartitionFacts | None]] = {}
         """By partition, the topic's name and the facts in the file `topic` of its directory."""
         self.revision = 0
         """The highest revision of the topic's node that this broker has seen."""
@@ -156,13 +156,13 @@ class LogManager:
         cluster: str = "",
         *,
         is_cut_off: Callable[[], bool] = lambda: False,
-        carried_out: Callable[[str], None] = lambda topic_id: None,
-        ids_noted: Callable[[HighestIds], None] = lambda ids: None,
+        on_deleted: Callable[[str], None] = lambda topic_id: None,
+        on_ids_saved: Callable[[HighestIds], None] = lambda ids: None,
     ) -> None:
         """`cluster`: the id of the cluster that the directory belongs to from now on; "" leaves that open.
 
-        While `is_cut_off` no deletion is carried out: it may have been taken back. `carried_out` is called
-        with a topic's id when its deletion has ended here, `ids_noted` when higher ids are on disk."""
+        While `is_cut_off` no deletion is carried out: it may have been taken back. `on_deleted` is called
+        with a topic's id when its deletion has ended here, `on_ids_saved` when higher ids are on disk."""
         self.data = data
         self._cluster = cluster
         self.config = config
@@ -175,10 +175,10 @@ class LogManager:
         """Logs that a flush would put on disk, the oldest first (Flusher)."""
         self.notes = Notes()
         """The current notes; `Flusher.note` puts them on disk."""
-        self.noted = Notes()
+        self.saved_notes = Notes()
         """The notes on disk."""
         self.has_stale_points = False
-        """True if `noted` has recovery points of deleted logs. By these a new log would have lost records."""
+        """True if `saved_notes` has recovery points of deleted logs. They make a new log lack records."""
         self.suspects: set[str] = set()
         """Directories of replicas that may have lost what was in the page cache: the machine went down
         under their broker, or a flush failed. Each start finds them so until `trust` has cleared all."""
@@ -196,19 +196,19 @@ class LogManager:
         self.lost: set[str] = set()
         """Ids of topics with logs here that the cluster does not know, or knows no more."""
         self._is_cut_off = is_cut_off
-        self._carried_out = carried_out
-        self._have_ids_noted = ids_noted
+        self._on_deleted = on_deleted
+        self._on_ids_saved = on_ids_saved
         self._scheduled: dict[str, float | None] = {}
         """When to delete a topic (monotonic); None until the deletion task has seen it."""
         self._unreported: set[str] = set()
         """Ids of topics whose deletion is under way, and not carried out yet."""
         self._deleted: deque[Log] = deque()
         """Logs to close, and whose directories are then removed."""
-        self._going: dict[str, set[str]] = {}
+        self._deleting: dict[str, set[str]] = {}
         """By topic id, the names of directories that are being removed."""
         self._left_behind: set[str] = set()
         """Those of them whose removal has failed."""
-        self._kept: set[str] = set()
+        self._cancelled: set[str] = set()
         """Directories whose removal has begun, and was taken back: it is not retried if it fails."""
         self._doomed: dict[Log, list[Path]] = {}
         """Files of logs to be removed, in order."""
@@ -217,7 +217,7 @@ class LogManager:
     def start(self) -> None:
         """Raises DirectoryLocked, ConfigError, StorageError; then nothing is left open or locked."""
         try:
-            self._take_lock()
+            self._lock_directory()
             self._check_identity()
             self._open_all()
             self._note_running()
@@ -268,14 +268,21 @@ class LogManager:
         for log in (*self, *self._deleted):
             log.queue.close()
             log.abandon()
-        for kept in (self._topics, self._ids, self.lost, self.dirty, self._deleted, self._doomed):
-            kept.clear()
+        for collection in (
+            self._topics,
+            self._ids,
+            self.lost,
+            self.dirty,
+            self._deleted,
+            self._doomed,
+        ):
+            collection.clear()
         for names in (
             self._scheduled,
             self._unreported,
-            self._going,
+            self._deleting,
             self._left_behind,
-            self._kept,
+            self._cancelled,
         ):
             names.clear()
         if self._lock >= 0:
@@ -343,16 +350,16 @@ class LogManager:
         topic = self._topics.get(topic_id)
         return None if topic is None else topic.logs.get(partition)
 
-    def add(self, log: Log, noted: tuple[str, PartitionFacts | None] | None = None) -> None:
-        """Add a log that was just opened. `noted`: the content of its file `topic` (load_facts), if known."""
+    def add(self, log: Log, topic_file: tuple[str, PartitionFacts | None] | None = None) -> None:
+        """Add a log that was just opened. `topic_file`: what its file `topic` has (load_facts), if known."""
         topic = self._topics.get(log.topic_id)
         if topic is None:
             topic = self._topics[log.topic_id] = _Topic(log.name.topic)
             self._ids.setdefault(topic.name, set()).add(log.topic_id)
         topic.logs[log.name.partition] = log
         log.ids = self.notes.ids
-        name, facts = load_facts(log.directory) if noted is None else noted
-        topic.noted[log.name.partition] = name, facts
+        name, facts = load_facts(log.directory) if topic_file is None else topic_file
+        topic.saved_facts[log.name.partition] = name, facts
         topic.revision = max(topic.revision, 0 if facts is None else facts.revision)
         if topic.config is not None:
             log.config, log.configured = topic.config, True
@@ -407,15 +414,15 @@ class LogManager:
     def _note_facts(self, topic: _Topic) -> None:
         stale: dict[int, tuple[Path, tuple[str, PartitionFacts | None]]] = {}
         for number, log in topic.logs.items():
-            name, noted = topic.noted.get(number, ("", None))
-            facts = self.facts_of(log.topic_id, number) or noted
-            if name != topic.name or not is_same(noted, facts):
+            name, saved = topic.saved_facts.get(number, ("", None))
+            facts = self.facts_of(log.topic_id, number) or saved
+            if name != topic.name or not is_same(saved, facts):
                 stale[number] = log.directory, (topic.name, facts)
 
         def written(outcome: object) -> None:
             log_failure(f"{self.data}: the facts of topic {topic.name} were not noted", outcome)
             if not isinstance(outcome, Exception):
-                topic.noted.update({number: noted for number, (_, noted) in stale.items()})
+                topic.saved_facts.update({number: saved for number, (_, saved) in stale.items()})
 
         if stale:
             self._submit(Lane.FACTS, partial(_save_facts, list(stale.values())), written)
@@ -449,7 +456,7 @@ class LogManager:
     def delete_later(self, topic_id: str, deletion: Deletion) -> None:
         """Delete a topic's directories once `delete_delay` is over, unless it is configured again before.
 
-        `carried_out` is called when all are removed. A second call for the same topic does nothing."""
+        `on_deleted` is called when all are removed. A second call for the same topic does nothing."""
         if topic_id in self._scheduled or topic_id in self._unreported:
             return
         topic = self._topics.get(topic_id)
@@ -467,11 +474,11 @@ class LogManager:
         self._scheduled.pop(topic_id, None)
         if topic_id in self._unreported:
             self._unreported.discard(topic_id)
-            going = self._going.get(topic_id, set())
-            failed = self._left_behind & going
+            deleting = self._deleting.get(topic_id, set())
+            failed = self._left_behind & deleting
             self._left_behind -= failed
-            self._kept |= going - failed
-            going -= failed
+            self._cancelled |= deleting - failed
+            deleting -= failed
 
     def scheduled(self) -> list[str]:
         """The ids of topics that are deleted once their delay is over."""
@@ -482,8 +489,10 @@ class LogManager:
         if topic is not None and topic.config is not None:
             return topic.config.delete_delay
         # Not configured since the start: its directories have its options.
-        noted = [] if topic is None else [facts for _, facts in topic.noted.values() if facts]
-        newest = max(noted, key=lambda facts: facts.revision, default=None)
+        facts_on_disk = (
+            [] if topic is None else [facts for _, facts in topic.saved_facts.values() if facts]
+        )
+        newest = max(facts_on_disk, key=lambda facts: facts.revision, default=None)
         try:
             return topic_config(self.config, newest.config if newest else {}).delete_delay
         except ConfigError:
@@ -502,7 +511,9 @@ class LogManager:
                         "topic %s (id %s): %d directories are renamed to *%s, and removed",
                         *(topic.name, topic_id, len(topic.logs), DELETED),
                     )
-                self._kept = {each for each in self._kept if _topic_id_of(each) != topic_id}
+                self._cancelled = {
+                    each for each in self._cancelled if _topic_id_of(each) != topic_id
+                }
                 self.delete_topic(topic_id)
                 self._unreported.add(topic_id)
                 self._report_carried_out(topic_id)
@@ -510,7 +521,7 @@ class LogManager:
     def delete_topic(self, topic_id: str) -> None:
         """Serve a topic's logs no more; `deletion_task` closes them and has their directories removed.
 
-        Until then no log is made in their place (`is_going`).
+        Until then no log is made in their place (`is_deleting`).
         """
         topic = self._topics.pop(topic_id, None)
         if topic is not None:
@@ -529,23 +540,23 @@ class LogManager:
 
     def _delete(self, log: Log) -> None:
         self._deleted.append(log)
-        self._going.setdefault(log.topic_id, set()).add(log.directory.name)
+        self._deleting.setdefault(log.topic_id, set()).add(log.directory.name)
 
-    def is_going(self, directory: Path) -> bool:
+    def is_deleting(self, directory: Path) -> bool:
         """True while a partition's directory is being removed, or its recovery point is still on disk."""
         name = directory.name
-        if name in self._going.get(_topic_id_of(name), ()):
+        if name in self._deleting.get(_topic_id_of(name), ()):
             return True
-        return name in self.noted.recovery_points and name not in self.notes.recovery_points
+        return name in self.saved_notes.recovery_points and name not in self.notes.recovery_points
 
-    def are_noted(self, notes: Notes) -> None:
+    def set_saved_notes(self, notes: Notes) -> None:
         """These notes are on disk."""
-        are_higher = notes.ids != self.noted.ids
-        self.noted = notes
+        are_higher = notes.ids != self.saved_notes.ids
+        self.saved_notes = notes
         points = self.notes.recovery_points
         self.has_stale_points = bool(notes.recovery_points.keys() - points.keys())
         if are_higher:
-            self._have_ids_noted(notes.ids)
+            self._on_ids_saved(notes.ids)
 
     def deletion_task(self, now: Now) -> float:
         """Close some deleted logs, and have their directories removed."""
@@ -577,13 +588,15 @@ class LogManager:
     def _delete_directories(self, names: Sequence[str]) -> None:
         if names:
             work = partial(delete_directories, self.data, names)
-            self._submit(Lane.DISK, work, partial(self._gone, names))
+            self._submit(Lane.DISK, work, partial(self._directories_deleted, names))
 
-    def _gone(self, names: Sequence[str], outcome: Mapping[str, OSError] | Exception) -> None:
+    def _directories_deleted(
+        self, names: Sequence[str], outcome: Mapping[str, OSError] | Exception
+    ) -> None:
         left = dict.fromkeys(names, outcome) if isinstance(outcome, Exception) else outcome
-        kept = self._kept & left.keys()
-        self._kept.difference_update(names)
-        left = {name: error for name, error in left.items() if name not in kept}
+        cancelled = self._cancelled & left.keys()
+        self._cancelled.difference_update(names)
+        left = {name: error for name, error in left.items() if name not in cancelled}
         if left:
             why = next(iter(left.values()))
             logger.error("%s: %d directories are left for now: %s", self.data, len(left), why)
@@ -591,17 +604,17 @@ class LogManager:
         for name in names:
             topic_id = _topic_id_of(name)
             if name not in left:
-                self._going[topic_id].discard(name)
+                self._deleting[topic_id].discard(name)
             self._report_carried_out(topic_id)
         for topic_id in {_topic_id_of(name) for name in names}:
-            if not self._going[topic_id]:
-                del self._going[topic_id]
+            if not self._deleting[topic_id]:
+                del self._deleting[topic_id]
 
     def _report_carried_out(self, topic_id: str) -> None:
-        if topic_id in self._unreported and not self._going.get(topic_id):
+        if topic_id in self._unreported and not self._deleting.get(topic_id):
             self._unreported.discard(topic_id)
             logger.info("topic id %s: its directories are removed", topic_id)
-            self._carried_out(topic_id)
+            self._on_deleted(topic_id)
 
     async def remove(self, log: Log, files: Sequence[Path]) -> None:
         """Within an operation of the log: remove files of it, in order, behind those left before.
@@ -646,7 +659,7 @@ class LogManager:
 
     # -- start --------------------------------------------------------------------------------------
 
-    def _take_lock(self) -> None:
+    def _lock_directory(self) -> None:
         try:
             make_directory(self.data)
             lock = os.open(self.data / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
@@ -687,8 +700,8 @@ class LogManager:
 
     def _open_all(self) -> None:
         _remove_deleted(self.data)
-        self.noted = load_notes(self.data)
-        self.notes = self.noted.copy()
+        self.saved_notes = load_notes(self.data)
+        self.notes = self.saved_notes.copy()
         points = self.notes.recovery_points = {}
         # Names of partitions that a life before has made, and was killed over, are on disk then, too.
         sync_directory(self.data)
@@ -702,9 +715,9 @@ class LogManager:
             # The file with its epoch was lost, and with it what it may have acked.
             is_blank = epoch is None and (found.path / EPOCH_STARTS_FILE).exists()
             log.leader_epoch = NO_EPOCH if epoch is None else epoch
-            noted = load_facts(found.path)
-            log.is_alone = noted[1] is not None and len(noted[1].replicas) == 1
-            point = self.noted.recovery_points.get(found.path.name)
+            topic_file = load_facts(found.path)
+            log.is_alone = topic_file[1] is not None and len(topic_file[1].replicas) == 1
+            point = self.saved_notes.recovery_points.get(found.path.name)
             if point is not None:
                 points[found.path.name] = point
             try:
@@ -715,8 +728,8 @@ class LogManager:
                 logger.error("%s", error)
                 log.fail(str(error))
                 failure = failure or error
-            self.add(log, noted)
-        self.has_stale_points = bool(self.noted.recovery_points.keys() - points.keys())
+            self.add(log, topic_file)
+        self.has_stale_points = bool(self.saved_notes.recovery_points.keys() - points.keys())
         if failure is not None and not any(log.is_open for log in self):
             raise failure  # it is not about one file
 
@@ -730,8 +743,8 @@ def _flush_side_by_side(logs: Iterable[Log]) -> None:
     ended: SimpleQueue[Callable[[], None]] = SimpleQueue()
     with ThreadPoolExecutor(CLOSING_THREADS, "closing") as pool:
 
-        def run_job(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-            pool.submit(lambda: ended.put(partial(done, result_of(work))))
+        def run_job(work: Callable[[], Any], callback: Callable[[Any], None]) -> None:
+            pool.submit(lambda: ended.put(partial(callback, result_of(work))))
 
         while some := list(islice(waiting, CLOSED_AT_ONCE)):
             for log in some:

@@ -19,8 +19,8 @@ NOTES_SPARE_FILE: Final = "spare-notes"
 """Room for the notes on a full disk: a start needs them."""
 
 
-class ScrubPlace(msgspec.Struct, frozen=True):
-    """When the scrub's round began (ms), and its next segment."""
+class ScrubProgress(msgspec.Struct, frozen=True):
+    """When the scrub's pass began (ms), and its next segment."""
 
     began: int
     directory: str = ""
@@ -40,7 +40,7 @@ class Notes(msgspec.Struct):
     leader_epochs: dict[str, Annotated[int, Meta(ge=0)]] = {}
     """The highest leader epoch in which each replica has followed or led."""
     ids: HighestIds = msgspec.field(default_factory=HighestIds)
-    scrub: ScrubPlace | None = None
+    scrub: ScrubProgress | None = None
 
     def copy(self) -> "Notes":
         """Return a copy for another thread to write."""

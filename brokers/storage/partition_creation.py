@@ -26,7 +26,7 @@ AT_ONCE: Final = 256
 THREADS: Final = 8
 LOOK_AGAIN_AFTER: Final = 0.1
 
-Done = Callable[[FolkmootError | None], None]
+Callback = Callable[[FolkmootError | None], None]
 _NewLog = Callable[[Path, TopicPartition, str], Log]
 
 
@@ -45,22 +45,22 @@ class PartitionCreation:
     def __init__(self, logs: LogManager, submit: Submit = at_once) -> None:
         self._logs = logs
         self._queue = SerialQueue(partial(submit, Lane.DISK))
-        self._wanted: dict[PartitionDirectory, list[Done]] = {}
-        self._under_way: dict[PartitionDirectory, list[Done]] = {}
+        self._wanted: dict[PartitionDirectory, list[Callback]] = {}
+        self._in_progress: dict[PartitionDirectory, list[Callback]] = {}
 
-    def when_created(self, topic: str, topic_id: str, partition: int, done: Done) -> None:
+    def when_created(self, topic: str, topic_id: str, partition: int, callback: Callback) -> None:
         """Have a partition's log made, once the directory of a former one is removed.
 
-        `done` is called once, with the error, if any, in the order of the calls. Raises InvalidName,
+        `callback` is called once, with the error, if any, in the order of the calls. Raises InvalidName,
         InvalidRequest.
         """
         wanted = partition_directory(self._logs.data, topic, topic_id, partition)
         if self._logs.find(topic_id, partition) is not None:
-            done(None)
-        elif wanted in self._under_way:
-            self._under_way[wanted].append(done)
+            callback(None)
+        elif wanted in self._in_progress:
+            self._in_progress[wanted].append(callback)
         else:
-            self._wanted.setdefault(wanted, []).append(done)
+            self._wanted.setdefault(wanted, []).append(callback)
             self._begin()
 
     def task(self, now: Now) -> float:
@@ -75,8 +75,8 @@ class PartitionCreation:
     async def _create_all(self) -> None:
         logs = self._logs
         while True:
-            free = (each for each in self._wanted if not logs.is_going(each.path))
-            some = self._under_way = {
+            free = (each for each in self._wanted if not logs.is_deleting(each.path))
+            some = self._in_progress = {
                 wanted: self._wanted.pop(wanted) for wanted in list(islice(free, AT_ONCE))
             }
             if not some:
@@ -85,14 +85,16 @@ class PartitionCreation:
             new_log = partial(Log, config=logs.config, files=logs.files, run_job=logs.run_job)
             work = partial(create_logs, logs.data, list(some), facts, new_log)
             outcome = await self._queue.outcome_of(work)
-            self._under_way = {}
+            self._in_progress = {}
             if isinstance(outcome, Exception):
                 outcome = [StorageError(str(outcome))] * len(some)
-            for (wanted, waiting), noted, result in zip(some.items(), facts, outcome, strict=True):
+            for (wanted, waiting), partition_facts, result in zip(
+                some.items(), facts, outcome, strict=True
+            ):
                 if isinstance(result, Log):
-                    logs.add(result, (wanted.topic, noted))
-                for done in waiting:
-                    call_guarded(wanted.path, done, None if isinstance(result, Log) else result)
+                    logs.add(result, (wanted.topic, partition_facts))
+                for callback in waiting:
+                    call_guarded(wanted.path, callback, None if isinstance(result, Log) else result)
 
 
 def create_logs(

@@ -23,7 +23,7 @@ from folkmoot.protocol.errors import (
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_SUFFIX: Final = ".snapshot"
-KEPT_BATCHES: Final = 5
+RETAINED_BATCHES: Final = 5
 """Batches of a producer that are recognised as duplicates; the most that it may have in flight."""
 
 SNAPSHOT_BATCHES: Final = 1_000
@@ -64,7 +64,7 @@ class ProducerState:
 
     Rules for a batch with a producer id, by its producer epoch:
 
-    - The current epoch: a batch that equals one of the last KEPT_BATCHES is a duplicate. Any other must
+    - The current epoch: a batch that equals one of the last RETAINED_BATCHES is a duplicate. Any other must
       begin with the next sequence, else it is out of order.
     - An older epoch: the batch is fenced.
     - A newer epoch, or an unknown producer: the batch must begin with sequence 0. If it says that
@@ -170,7 +170,7 @@ class ProducerState:
         if entry is None or entry.epoch != header.producer_epoch:
             entry = ProducerEntry(producer_id, header.producer_epoch, None, (written,))
         else:
-            entry.batches = (*entry.batches[1 - KEPT_BATCHES :], written)
+            entry.batches = (*entry.batches[1 - RETAINED_BATCHES :], written)
             entry.idle_since = None
         self._entries[producer_id] = entry
         while len(self._entries) > self.limit:
@@ -247,7 +247,7 @@ class ProducerSnapshots:
     def _newest_at(self, offset: int) -> int:
         return max((each for each in self.offsets if each <= offset), default=0)
 
-    def appended(self, headers: Sequence[BatchHeader], offsets: Sequence[int]) -> None:
+    def note_appended(self, headers: Sequence[BatchHeader], offsets: Sequence[int]) -> None:
         """Note that these batches are in the log, at these offsets."""
         self._batches += len(headers)
         if self.state is not None:
@@ -258,7 +258,7 @@ class ProducerSnapshots:
         """Return whether the next flush must take one."""
         return self.is_wanted or self._batches >= SNAPSHOT_BATCHES or self.newest < active_base
 
-    def taken(self) -> None:
+    def note_write_started(self) -> None:
         """Note that one is on its way to the disk."""
         self._batches = 0
 
@@ -273,7 +273,7 @@ class ProducerSnapshots:
         needed = {self._newest_at(high_watermark), *ahead[:1]}
         return [each for each in self.offsets if each not in needed]
 
-    def written(self, offset: int, stale: Sequence[int]) -> None:
+    def note_written(self, offset: int, stale: Sequence[int]) -> None:
         """Note that one of `offset` is on disk, and that `stale` ones are removed."""
         self.offsets = sorted({*self.offsets, offset} - set(stale))
 
@@ -292,10 +292,10 @@ class ProducerSnapshots:
         if self._job is None:
             path = self.path(self.newest) if self.offsets else None
             work = partial(_load_state, path, limit, headers)
-            self._job = SharedJob(work, partial(self._loaded, self.newest))
+            self._job = SharedJob(work, partial(self._finish_loading, self.newest))
         return self._job
 
-    def _loaded(
+    def _finish_loading(
         self, newest: int, job: SharedJob, outcome: ProducerState | Exception | None
     ) -> None:
         """Take over what a job has found, unless the log was cut since. None: no such snapshot."""

@@ -87,19 +87,19 @@ def list_segments(directory: Path) -> Listing:
                 doomed.append(Path(file.path))
             elif file.name == INCOMPLETE_FILE:
                 is_incomplete = True
-    kept: list[tuple[SegmentName, int]] = []
+    current: list[tuple[SegmentName, int]] = []
     # The newest generation first: a segment that is replaced itself replaces no other.
     for name, size in sorted(found, key=lambda each: each[0].generation, reverse=True):
-        if not _is_covered(name, kept):
-            kept.append((name, size))
-    stems = {name.stem for name, _ in kept}
+        if not _is_covered(name, current):
+            current.append((name, size))
+    stems = {name.stem for name, _ in current}
     doomed += [directory / f"{stem}{INDEX_SUFFIX}" for stem in indexes - stems]
     doomed += [
         directory / f"{name.stem}{LOG_SUFFIX}" for name, _ in found if name.stem not in stems
     ]
     for path in doomed:
         path.unlink(missing_ok=True)
-    return Listing(sorted(kept), sorted(snapshots), is_incomplete)
+    return Listing(sorted(current), sorted(snapshots), is_incomplete)
 
 
 def open_again(directory: Path, name: SegmentName) -> SegmentName:
@@ -107,19 +107,20 @@ def open_again(directory: Path, name: SegmentName) -> SegmentName:
 
     Raises OSError.
     """
-    if name != name.opened:
+    if name != name.appendable:
         (directory / f"{name.stem}{INDEX_SUFFIX}").unlink(missing_ok=True)
         os.rename(
-            directory / f"{name.stem}{LOG_SUFFIX}", directory / f"{name.opened.stem}{LOG_SUFFIX}"
+            directory / f"{name.stem}{LOG_SUFFIX}",
+            directory / f"{name.appendable.stem}{LOG_SUFFIX}",
         )
-    return name.opened
+    return name.appendable
 
 
-def _is_covered(name: SegmentName, kept: Sequence[tuple[SegmentName, int]]) -> bool:
+def _is_covered(name: SegmentName, current: Sequence[tuple[SegmentName, int]]) -> bool:
     end = max(name.end, name.base + 1)
     return any(
         other.generation > name.generation and other.base < end and name.base < other.end
-        for other, _ in kept
+        for other, _ in current
     )
 
 
@@ -128,9 +129,9 @@ def load_log_start(directory: Path) -> tuple[int, bool]:
     there (`save_log_start`). Raises OSError; StorageError: 0 would bring back what was deleted.
     """
     path = directory / LOG_START_FILE
-    noted = read_checked(path)
-    if noted is not None:
-        offset, _, anew = noted.partition(b" ")
+    content = read_checked(path)
+    if content is not None:
+        offset, _, anew = content.partition(b" ")
         if offset.isdigit() and anew in (b"", _ANEW):
             return int(offset), anew == _ANEW
     elif not path.exists():
@@ -146,8 +147,8 @@ def save_log_start(directory: Path, offset: int, *, anew: bool = False) -> None:
 
     On a full disk the spare file is used, so that deletions can make room.
     """
-    noted = b"%d %b" % (offset, _ANEW) if anew else b"%d" % offset
-    write_checked(directory / LOG_START_FILE, noted, directory.parent / SPARE_FILE)
+    content = b"%d %b" % (offset, _ANEW) if anew else b"%d" % offset
+    write_checked(directory / LOG_START_FILE, content, directory.parent / SPARE_FILE)
 
 
 def load_compacted_for(directory: Path) -> int | None:
@@ -155,8 +156,8 @@ def load_compacted_for(directory: Path) -> int | None:
 
     Raises OSError.
     """
-    noted = read_checked(directory / COMPACTED_FOR_FILE)
-    return int(noted) if noted is not None and noted.isdigit() else None
+    content = read_checked(directory / COMPACTED_FOR_FILE)
+    return int(content) if content is not None and content.isdigit() else None
 
 
 def note_compacted_for(directory: Path, offset: int) -> None:
@@ -209,7 +210,7 @@ def recover(
             flushed=flushed,
             before_cut=partial(_before_cut, segment, segments, before_loss),
         )
-        segment.rest()
+        segment.close_if_flushed()
         flush_if_crowded(segments, files)
         if was_cut:
             break
@@ -220,12 +221,12 @@ def _before_cut(
     segment: Segment, segments: list[Segment], before_loss: Callable[[], None], is_torn: bool
 ) -> None:
     if segment is not segments[-1]:
-        _give_up_behind(segment, segments)
+        _remove_behind(segment, segments)
     elif not is_torn:
         before_loss()
 
 
-def _give_up_behind(segment: Segment, segments: list[Segment]) -> None:
+def _remove_behind(segment: Segment, segments: list[Segment]) -> None:
     """Remove the segments behind this one, the newest first: a death in between leaves some of them.
 
     On disk before anything is appended, which they would follow. Raises StorageError.
@@ -234,8 +235,10 @@ def _give_up_behind(segment: Segment, segments: list[Segment]) -> None:
         while segments[-1] is not segment:
             for path in segments[-1].files():
                 path.unlink(missing_ok=True)
-            gone = segments.pop()
-            logger.warning("%s: given up, it follows the torn end of %s", gone.path, segment.path)
+            removed = segments.pop()
+            logger.warning(
+                "%s: given up, it follows the torn end of %s", removed.path, segment.path
+            )
         sync_directory(segment.directory)
     except OSError as error:
         raise disk_error(f"{segment.directory} cannot be used", error) from error

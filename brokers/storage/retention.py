@@ -29,7 +29,7 @@ LOGS_AT_ONCE: Final = 10
 MOST_WAITING: Final = 50_000
 _MORE = 0.01
 
-Done = Callable[[FolkmootError | None], None]
+Callback = Callable[[FolkmootError | None], None]
 
 
 def last_append(segments: Sequence[Segment], now: int) -> int | None:
@@ -49,7 +49,7 @@ def last_append(segments: Sequence[Segment], now: int) -> int | None:
     return None
 
 
-def expired(segments: Sequence[Segment], config: LogConfig, now: int) -> int:
+def count_expired(segments: Sequence[Segment], config: LogConfig, now: int) -> int:
     """How many of the oldest segments are older than `retention`, or surplus to `retention_bytes`.
 
     Age counts from the append: the timestamps of old flights lie far back on the day when they are
@@ -96,7 +96,7 @@ class Retention:
         self._logs = logs
         self._flusher = flusher
         self._submit = submit
-        self._round: deque[Log] = deque()
+        self._logs_to_check: deque[Log] = deque()
         self._expiring: set[Log] = set()
         """Logs whose queues have an operation of a round."""
         self._reading = False
@@ -110,13 +110,16 @@ class Retention:
         now = self._logs.passed_time.at(now)
         if self._reading:
             return _MORE
-        if not self._round:
-            self._round.extend(self._logs)
-        some = [self._round.popleft() for _ in range(min(LOGS_AT_ONCE, len(self._round)))]
+        if not self._logs_to_check:
+            self._logs_to_check.extend(self._logs)
+        some = [
+            self._logs_to_check.popleft()
+            for _ in range(min(LOGS_AT_ONCE, len(self._logs_to_check)))
+        ]
         unread = [segment for log in some for segment in log.segments if segment.summary is None]
         if not unread:
             self._expire(some, now)
-            return _MORE if self._round else RETENTION_INTERVAL
+            return _MORE if self._logs_to_check else RETENTION_INTERVAL
         job = SummaryJob(unread)
 
         def read(outcome: list[Summary | None] | Exception) -> None:
@@ -139,41 +142,41 @@ class Retention:
         self._expiring.discard(log)
         if log.configured and log.is_open:
             log.expire_producers(now.monotonic)
-            files = log.delete_segments(_expired(log, now))
+            files = log.delete_segments(_count_deletable(log, now))
             if log.dirty:
                 self._logs.dirty[log] = None  # the rest goes when a snapshot is on disk
             await self._logs.remove(log, files)
 
     # -- by offset ----------------------------------------------------------------------------------
 
-    def delete_records(self, log: Log, offset: int, done: Done) -> None:
+    def delete_records(self, log: Log, offset: int, callback: Callback) -> None:
         """Delete all records of `log` before `offset`, which is at most its end.
 
-        `done` is called once, with the error, if any. Raises Overloaded.
+        `callback` is called once, with the error, if any. Raises Overloaded.
         """
-        if offset <= log.given_up:  # not `log_start`: a crash may set that back
-            done(None)
+        if offset <= log.deleted_before:  # not `log_start`: a crash may set that back
+            callback(None)
             return
         if self._count >= MOST_WAITING:
             raise Overloaded("too many partitions wait for records to be deleted: retry later")
         self._count += 1
-        log.queue.add(self._delete(log, offset, done))
+        log.queue.add(self._delete(log, offset, callback))
 
-    async def _delete(self, log: Log, offset: int, done: Done) -> None:
+    async def _delete(self, log: Log, offset: int, callback: Callback) -> None:
         failure: FolkmootError | None = None
         try:
-            await self.give_up_before(log, offset)
+            await self.delete_before(log, offset)
         except FolkmootError as error:
             failure = error if log.is_open else _why_closed(log)
         self._count -= 1
-        done(failure)
+        callback(failure)
 
-    async def give_up_before(self, log: Log, offset: int) -> None:
+    async def delete_before(self, log: Log, offset: int) -> None:
         """Within an operation on the log: delete its records before `offset`, durably.
 
         Raises StorageError, DiskFull, UnknownTopicOrPartition.
         """
-        if offset <= log.given_up:
+        if offset <= log.deleted_before:
             return
         try:
             if offset == log.log_end and log.is_open and log.segments[-1].size:
@@ -192,9 +195,9 @@ class Retention:
         self._logs.remove_later(log, log.advance_log_start(offset))
 
 
-def _expired(log: Log, now: Now) -> int:
+def _count_deletable(log: Log, now: Now) -> int:
     """How many segments of a log may go: committed ones, where the leader decides."""
-    count = expired(log.segments, log.config, now.wall) if log.is_led else 0
+    count = count_expired(log.segments, log.config, now.wall) if log.is_led else 0
     while count and log.segments[count - 1].end_offset > log.high_watermark:
         count -= 1
     return count

@@ -68,7 +68,7 @@ class SegmentName(NamedTuple):
         return cls(int(match["base"]), int(match["end"] or 0), int(match["generation"] or 0))
 
     @property
-    def opened(self) -> "SegmentName":
+    def appendable(self) -> "SegmentName":
         """Its name when it is appended to again."""
         return self._replace(end=self.base) if self.generation else self
 
@@ -94,7 +94,7 @@ class Stamped(NamedTuple):
     base_offset: int
     largest_timestamp: int
     leader: bytes | memoryview
-    rest: memoryview
+    producer_part: memoryview
 
 
 class OpenSegments:
@@ -102,8 +102,8 @@ class OpenSegments:
 
     At most `limit` files: above it the one used longest ago is closed, and so is one that was not used
     between two calls of `release_idle`. The file of a segment that is not flushed yet stays open beyond
-    the limit (`Segment.rest`); many of these bring the next flush forward (`is_crowded`). Indexes take
-    `index_limit` bytes: above it the one used longest ago is dropped.
+    the limit (`Segment.close_if_flushed`); many of these bring the next flush forward (`is_crowded`). Indexes
+    take `index_limit` bytes: above it the one used longest ago is dropped.
 
     Owner: the LogManager, on the broker's event loop.
     """
@@ -118,7 +118,7 @@ class OpenSegments:
         self.unflushed: dict[Segment, None] = {}
         """Released segments whose file stays open until it is flushed."""
         self._limit = max(1, limit)
-        self._round = 0
+        self._idle_period = 0
         self._used: OrderedDict[Segment, int] = OrderedDict()
         self.index_bytes = 0
         self._index_limit = index_limit
@@ -135,10 +135,10 @@ class OpenSegments:
     def use(self, segment: "Segment") -> None:
         """Note that `segment` is used now: it has opened its file or is about to."""
         self.unflushed.pop(segment, None)
-        self._used[segment] = self._round
+        self._used[segment] = self._idle_period
         self._used.move_to_end(segment)
         if len(self._used) > self._limit:
-            next(iter(self._used)).rest()
+            next(iter(self._used)).close_if_flushed()
 
     def keep(self, segment: "Segment") -> None:
         """Note that `segment` has released all but the file that is not flushed yet."""
@@ -164,10 +164,10 @@ class OpenSegments:
         """Release what was not used since the last call."""
         while self._used:
             oldest, used = next(iter(self._used.items()))
-            if used == self._round:
+            if used == self._idle_period:
                 break
-            oldest.rest()
-        self._round += 1
+            oldest.close_if_flushed()
+        self._idle_period += 1
 
 
 class NotCached(Exception):
@@ -541,17 +541,17 @@ class Segment(SegmentReader):
         self._files.use(self)
         index, fd = self._used_index(), self._file()
         position, largest = self.size, index.largest_timestamp
-        parts = [part for each in batches for part in (each.leader, each.rest)]
+        parts = [part for each in batches for part in (each.leader, each.producer_part)]
         try:
             self.size = write_at(fd, parts, position)
         except OSError as error:
             raise self._cut_back(fd, error) from error
-        for base_offset, timestamp, leader, rest in batches:
+        for base_offset, timestamp, leader, producer_part in batches:
             if position >= index.due:
                 index.add(base_offset, position, largest)
             if timestamp > largest:
                 largest = timestamp
-            position += len(leader) + len(rest)
+            position += len(leader) + len(producer_part)
         self.end_offset, index.largest_timestamp = end_offset, largest
         if index.first_append is None:
             index.first_append = now_ms
@@ -570,7 +570,7 @@ class Segment(SegmentReader):
     def seal(self) -> None:
         """Take no more appends."""
         self.save_index()
-        self.rest()
+        self.close_if_flushed()
         self.sealed = True
 
     def descriptor_to_flush(self) -> int:
@@ -588,9 +588,9 @@ class Segment(SegmentReader):
             os.fdatasync(self._file())
         except OSError as error:
             raise disk_error(f"{self.path} could not be flushed", error) from error
-        self.flushed(self.size)
+        self.note_flushed(self.size)
 
-    def flushed(self, size: int) -> None:
+    def note_flushed(self, size: int) -> None:
         """Note that the first `size` bytes are on disk."""
         self.durable_size = max(self.durable_size, size)
         if not self.dirty and self in self._files.unflushed:
@@ -608,7 +608,7 @@ class Segment(SegmentReader):
             if not self._files.room.is_missed(error):
                 logger.warning("%s: it is not saved: %s", self.index_path, error)
 
-    def rest(self) -> None:
+    def close_if_flushed(self) -> None:
         """Close the file unless it is not flushed yet: the kernel reports a failed write only to those
         who have the file open."""
         if self.dirty and self._fd >= 0:
@@ -641,7 +641,7 @@ class Segment(SegmentReader):
         It is another object: readers and jobs that hold this one know the bytes that were there.
         """
         self.release()
-        name = self.name.opened
+        name = self.name.appendable
         left = Segment(self.directory, name, self._interval, self._files, size=position)
         left.end_offset = end_offset
         left.durable_size = min(self.durable_size, position - 1)
@@ -972,7 +972,7 @@ class Segment(SegmentReader):
         if (self.sealed, self.size) == (sealed, size):
             self._was_tried = True
             if self._index is None and isinstance(found, SegmentIndex):
-                self._take_index(found)
+                self._set_index(found)
 
     def _used_index(self) -> SegmentIndex:
         """Return the index; it is loaded here if no job has done so. Raises NotCached, StorageError."""
@@ -983,13 +983,13 @@ class Segment(SegmentReader):
         self._was_tried = False
         if self._index is None:
             self._read_ahead = None  # it waits for the disk, and so may the rest of the look-up
-            self._take_index(self.open_index(self._interval))
+            self._set_index(self.open_index(self._interval))
         index = self._index
         assert index is not None
         self._files.use_index(self, index.memory_bytes)
         return index
 
-    def _take_index(self, index: SegmentIndex) -> None:
+    def _set_index(self, index: SegmentIndex) -> None:
         """Take it, and write its file: never in a job, which might do so behind a cut."""
         self._index = index
         self._files.use_index(self, index.memory_bytes)
@@ -1037,9 +1037,9 @@ class SummaryJob:
         indexes = (_load_index(reader, reader.size + 1) for _, reader in self._work)
         return [None if each is None else each.summary for each in indexes]
 
-    def finish(self, found: Sequence[Summary | None] | Exception) -> None:
-        """Give what was found to the segments, unless they have changed since."""
-        results = [None] * len(self._work) if isinstance(found, Exception) else found
+    def finish(self, summaries: Sequence[Summary | None] | Exception) -> None:
+        """Give the summaries to the segments, unless they have changed since."""
+        results = [None] * len(self._work) if isinstance(summaries, Exception) else summaries
         for (segment, reader), summary in zip(self._work, results, strict=True):
             if segment.size == reader.size:
                 segment.learn(summary)

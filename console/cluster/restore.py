@@ -20,7 +20,7 @@ from folkmoot.protocol.names import check_name
 
 if TYPE_CHECKING:
     from folkmoot.brokers.server.inventory import Inventory
-    from folkmoot.coordination.cluster.restoring import FoundReplica
+    from folkmoot.coordination.cluster.restoring import ReplicaOnDisk
     from folkmoot.coordination.zookeeper.session import Session
 
 _paths_argument = click.argument("paths", metavar="PATH...", type=FILE, nargs=-1, required=True)
@@ -123,7 +123,7 @@ class Source(NamedTuple):
 
 
 def _restore_topic(
-    session: "Session", name: str, replicas: "list[FoundReplica]", source: Source
+    session: "Session", name: str, replicas: "list[ReplicaOnDisk]", source: Source
 ) -> str:
     from folkmoot.coordination.cluster.restoring import restore, topic_of
     from folkmoot.coordination.zookeeper.execute import execute
@@ -161,9 +161,9 @@ def restore_cluster(cluster: Cluster, paths: tuple[Path, ...], without: tuple[in
         cluster.address, SESSION_TIMEOUT, connect_timeout=timeout, create=True
     )
     try:
-        execute(session, layout.take_back(inventories[0].cluster), timeout)
+        execute(session, layout.restore_cluster_id(inventories[0].cluster), timeout)
         next_producer_id = max(each.producer_id for each in inventories) + 1
-        execute(session, producer_ids.take(0, next_producer_id), timeout)
+        execute(session, producer_ids.allocate(0, next_producer_id), timeout)
         last_schema_id = max(each.schema_id for each in inventories)
         execute(session, registering.note_seen(last_schema_id), timeout)
         for each in inventories:
@@ -185,7 +185,7 @@ def _restore_topics(
     from folkmoot.coordination import deletions
     from folkmoot.coordination.zookeeper.execute import execute
 
-    by_id: dict[str, list[FoundReplica]] = {}
+    by_id: dict[str, list[ReplicaOnDisk]] = {}
     for broker_inventory in inventories:
         for each in broker_inventory.replicas:
             by_id.setdefault(each.topic_id, []).append(each)

@@ -234,7 +234,7 @@ def _offsets(cluster: Cluster, topic: str, output: str) -> int:
 def _delete(cluster: Cluster, topic: str, yes: bool) -> int:
     """Delete a topic and all its records."""
     from folkmoot.coordination import topics
-    from folkmoot.coordination.deletions import asked_by
+    from folkmoot.coordination.deletions import local_user
     from folkmoot.coordination.zookeeper.execute import execute
 
     with cluster.session() as session:
@@ -242,7 +242,7 @@ def _delete(cluster: Cluster, topic: str, yes: bool) -> int:
             if execute(session, topics.read(topic), cluster.timeout) is None:
                 raise UnknownTopicOrPartition(f"topic {topic} does not exist")
             confirm(f"This deletes all records of {topic}. ", "topic", topic, "deleted")
-        deletion = topics.delete(topic, by=asked_by(), at=time.time())
+        deletion = topics.delete(topic, by=local_user(), at=time.time())
         execute(session, deletion, cluster.timeout)
     print(f"deleted topic {topic}")
     return 0

@@ -342,4 +342,4 @@ class _Reading:
         member = assignee(health.member)
         with self.cluster.session() as session:
             plan = execute(session, planning.get(self.group or ""), self.cluster.timeout).plan
-        return member in plan.members and not plan.share(member)
+        return member in plan.members and not plan.partitions_of(member)

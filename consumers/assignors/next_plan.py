@@ -112,7 +112,7 @@ def _began_with(current: Plan, topics: Mapping[str, TopicBasis]) -> dict[str, To
 
 def _subscribed(current: Plan, members: Iterable[MemberInfo]) -> tuple[str, ...]:
     subscriptions = dict.fromkeys(
-        subscription for member in members for subscription in member.wishes
+        subscription for member in members for subscription in member.subscriptions
     )
     remembered = (
         subscription for subscription in current.subscribed if subscription not in subscriptions

@@ -336,7 +336,7 @@ class GroupMember:
             case Source.MEMBERS, tuple(names):
                 self._update_members(names, watched)
             case Source.PLAN, VersionedPlan() as plan:
-                if self.plan is not NO_PLAN and plan.made != self.plan.made:
+                if self.plan is not NO_PLAN and plan.created != self.plan.created:
                     self._removed("the group's plan was removed")
                 elif plan.version > self.plan.version:
                     self._adopt(plan, self._now)
@@ -379,7 +379,7 @@ class GroupMember:
             self._read(Source.MEMBERS)
         self._plan_error = ""
         assignee = membership.assignee(self.name)
-        self._assignment = plan.share(assignee)
+        self._assignment = plan.partitions_of(assignee)
         wanted = plan.subscriptions.get(assignee)
         self.missing = () if wanted is None else wanted.unmet_by(plan.topics)
         self.owned.apply_assignment(self._assignment, is_next, now)

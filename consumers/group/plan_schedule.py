@@ -27,7 +27,7 @@ from folkmoot.consumers.group.liveness import Timing
 from folkmoot.coordination.groups import membership
 from folkmoot.coordination.groups.membership import MemberInfo
 from folkmoot.coordination.groups.plan import Plan, TopicBasis
-from folkmoot.coordination.groups.planning import TELL_FROM, VersionedPlan
+from folkmoot.coordination.groups.planning import NOTIFY_FROM, VersionedPlan
 
 NO_PLAN: Final = VersionedPlan(Plan(), -1)
 _CROWD: Final = 4  # changes that double the debounce
@@ -112,7 +112,7 @@ class PlanSchedule:
         The leader, members without a plan and small groups read at once.
         """
         members = len(self.plan.plan.members)
-        if self.is_leader or members <= TELL_FROM:
+        if self.is_leader or members <= NOTIFY_FROM:
             return 0.0
         return min(members * self._timing.spread_per_member, self._timing.spread_limit)
 

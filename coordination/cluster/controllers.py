@@ -31,16 +31,16 @@ class Controller(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(Controller)
 
 
-def elect(broker: int, nonce: str, gone: WatchCallback) -> Recipe[Controller]:
+def elect(broker: int, nonce: str, watch: WatchCallback) -> Recipe[Controller]:
     """Become the controller unless there is one, and return the present one. Raises Malformed.
 
-    We are elected if its nonce is ours. `gone` is called when it goes.
+    We are elected if its nonce is ours. `watch` is called when it goes.
     """
     while True:
-        found = yield from current(gone)
+        found = yield from current(watch)
         if found is not None:
             return found
-        last = yield from recipes.ensured(paths.CONTROLLER_EPOCH)
+        last = yield from recipes.get_or_create(paths.CONTROLLER_EPOCH)
         mine = Controller(broker, nonce, last.stat.version + 1)
         yield from recipes.begin_epoch(paths.CONTROLLER, mine, paths.CONTROLLER_EPOCH, last)
 

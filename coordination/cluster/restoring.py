@@ -24,7 +24,7 @@ from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.protocol.errors import ConfigError, TopicExists
 
 
-class FoundReplica(msgspec.Struct, frozen=True, omit_defaults=True):
+class ReplicaOnDisk(msgspec.Struct, frozen=True, omit_defaults=True):
     """A replica in one broker's directory. Epochs are -1 if there is none.
 
     `partitions` is the topic's number of partitions, 0 if the directory does not describe the topic.
@@ -47,20 +47,20 @@ class FoundReplica(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def topic_of(
     name: str,
-    found: Sequence[FoundReplica],
-    gone: Collection[int] = (),
-    given: Collection[int] = (),
+    found: Sequence[ReplicaOnDisk],
+    lost_brokers: Collection[int] = (),
+    scanned_brokers: Collection[int] = (),
 ) -> tuple[TopicInfo, dict[int, PartitionState]]:
     """Return a topic and the states of its partitions, as all replicas `found` of its id describe them.
 
-    The directories of brokers `gone` are lost for ever; those of brokers `given` were read and may have no
+    The directories of `lost_brokers` are lost for ever; those of `scanned_brokers` were read and may have no
     replica of the topic. Raises ConfigError if no directory describes the topic, or one with a replica is
     missing.
     """
     known = [each for each in found if each.partitions]
     if not known:
         raise ConfigError(f"topic {name}: no directory describes it: create it again")
-    looked_at = {each.broker for each in found}.union(given)
+    looked_at = {each.broker for each in found}.union(scanned_brokers)
     newest = max(known, key=lambda each: each.revision)
     # Partitions that were not moved do not have the number of later reassignments.
     reassigned = max(each.reassigned for each in known)
@@ -70,13 +70,13 @@ def topic_of(
         mine = [each for each in found if each.partition == number]
         described = (each for each in mine if each.partitions)
         facts = max(described, key=lambda each: each.revision, default=None)
-        if facts is None and not gone:
+        if facts is None and not lost_brokers:
             raise ConfigError(
                 f"{name}-{number} is in none of these directories: give those of all brokers, or name with "
                 "--without the brokers that are gone for good"
             )
         holders = [min(looked_at)] if facts is None else list(facts.replicas)
-        missing = set(holders).difference(looked_at, gone)
+        missing = set(holders).difference(looked_at, lost_brokers)
         if missing:
             raise ConfigError(
                 f"{name}-{number} has replicas on brokers {sorted(missing)}, whose directories are not "
@@ -94,12 +94,12 @@ def topic_of(
 
 
 def _state(
-    holders: Sequence[int], found: Sequence[FoundReplica], reassigned: int
+    holders: Sequence[int], found: Sequence[ReplicaOnDisk], reassigned: int
 ) -> PartitionState:
     epoch = max((max(each.leader_epoch, each.last_epoch) for each in found), default=-1)
     if epoch < 0:  # nothing was appended
         return PartitionState(holders[0], 0, (holders[0],), 0, reassigned=reassigned)
-    order = {broker: -place for place, broker in enumerate(holders)}
+    order = {broker: -index for index, broker in enumerate(holders)}
     best = max(
         (each for each in found if each.broker in order),
         key=lambda each: (each.last_epoch, each.log_end, order[each.broker]),

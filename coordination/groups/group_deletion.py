@@ -34,10 +34,10 @@ def delete(group: str, force: bool = False) -> Recipe[None]:
     """
     yield from _check_exists(group)
     while True:
-        found = yield from _look(group)
+        found = yield from _read_nodes(group)
         if not force:
             _check_unused(group, found, ", or use --force")
-        if (yield from _take_away(group, found)) and found.is_all:
+        if (yield from _delete_nodes(group, found)) and found.is_all:
             # A member that came and went may have left offsets; one that is there has a new group.
             if not (yield from inspection.with_offsets(group)):
                 break
@@ -61,16 +61,16 @@ def delete_offsets(group: str, topic: str) -> Recipe[None]:
         return
     is_known = topic in (yield from planning.get(group)).plan.topics
     is_known = is_known or bool((yield from _with_offset(group, topic)))
-    while (found := (yield from _look(group, topic))).partitions:
+    while (found := (yield from _read_nodes(group, topic))).partitions:
         _check_unused(group, found)
-        yield from _take_away(group, found, (yield from _begin_anew(group, topic)))
+        yield from _delete_nodes(group, found, (yield from _empty_plan(group, topic)))
     if not is_known:
         raise UnknownTopicOrPartition(f"group {group} has no offsets of topic {topic}")
     for path in (paths.owners(group, topic), paths.offsets(group, topic)):
         yield from _delete_empty(path)
 
 
-def _begin_anew(group: str, topic: str) -> Recipe[zk.Set]:
+def _empty_plan(group: str, topic: str) -> Recipe[zk.Set]:
     """Return the write that empties the plan: the group begins with the topic as it is now."""
     current = yield from planning.get(group)
     began_with = {name: each for name, each in current.plan.began_with.items() if name != topic}
@@ -108,11 +108,11 @@ def _with_offset(group: str, topic: str) -> Recipe[dict[TopicPartition, str]]:
 
 def _check_exists(group: str) -> Recipe[None]:
     yield from recipes.retry_on_connection_loss(zk.Sync())
-    if (yield from _created(paths.group(group))) == 0:
+    if (yield from _created_by(paths.group(group))) == 0:
         raise UnknownGroup(f"group {group} does not exist: see `folkmoot group list`")
 
 
-class _Look(NamedTuple):
+class _GroupNodes(NamedTuple):
     """Nodes that a transaction deletes. `created` is the transaction that created the members' parent."""
 
     created: int
@@ -123,11 +123,11 @@ class _Look(NamedTuple):
     is_all: bool
 
 
-def _look(group: str, topic: str | None = None) -> Recipe[_Look]:
+def _read_nodes(group: str, topic: str | None = None) -> Recipe[_GroupNodes]:
     """Read one topic, or all; members last, since they change meanwhile."""
     for path in (paths.members(group), paths.plan(group)):
         yield from recipes.ensure(path)
-    created = yield from _created(paths.members(group))
+    created = yield from _created_by(paths.members(group))
     offsets = yield from inspection.with_offsets(group)
     owners = yield from inspection.with_owners(group)
     partitions = sorted(each for each in offsets | owners if topic in (None, each.topic))
@@ -135,22 +135,22 @@ def _look(group: str, topic: str | None = None) -> Recipe[_Look]:
     nodes = [paths.offset(group, *each) for each in some if each in offsets]
     nodes += [paths.owner(group, *each) for each in some if each in owners]
     members = sorted((yield from recipes.children(paths.members(group))))
-    return _Look(created, members, some, nodes, bool(owners), some == partitions)
+    return _GroupNodes(created, members, some, nodes, bool(owners), some == partitions)
 
 
-def _check_unused(group: str, found: _Look, or_force: str = "") -> None:
+def _check_unused(group: str, nodes: _GroupNodes, or_force: str = "") -> None:
     """Raises GroupNotEmpty, also for owners whose member nodes were removed by hand."""
-    if found.members or found.is_owned:
-        names = ", ".join(found.members) or "owners without a member node"
+    if nodes.members or nodes.is_owned:
+        names = ", ".join(nodes.members) or "owners without a member node"
         raise GroupNotEmpty(f"group {group} has live members: stop them first{or_force} ({names})")
 
 
-def _take_away(group: str, found: _Look, plan: zk.Write | None = None) -> Recipe[bool]:
+def _delete_nodes(group: str, nodes: _GroupNodes, plan: zk.Write | None = None) -> Recipe[bool]:
     """Delete what was found unless something has changed → whether it is done. `plan` replaces the plan."""
     parent = paths.members(group)
-    members = [paths.member(group, name) for name in found.members]
+    members = [paths.member(group, name) for name in nodes.members]
     writes: list[zk.Write] = [
-        *map(zk.Delete, (*members, parent, *found.nodes)),
+        *map(zk.Delete, (*members, parent, *nodes.nodes)),
         plan or zk.Delete(paths.plan(group)),
         # Resets know by the version of this node that offsets were deleted (offset_admin.py).
         zk.Set(paths.GROUPS, b""),
@@ -160,13 +160,13 @@ def _take_away(group: str, found: _Look, plan: zk.Write | None = None) -> Recipe
     except zk.MultiFailed as refusal:
         if not isinstance(refusal.cause, zk.NotEmpty) or writes[refusal.failed].path != parent:
             recipes.check_foreseen(refusal)
-        return (yield from _created(paths.group(group))) == 0
+        return (yield from _created_by(paths.group(group))) == 0
     except zk.ConnectionLost:
-        return (yield from _created(parent)) != found.created
+        return (yield from _created_by(parent)) != nodes.created
     return True
 
 
-def _created(path: str) -> Recipe[int]:
+def _created_by(path: str) -> Recipe[int]:
     """Return the transaction that created a node, 0 if it does not exist."""
     stat: zk.Stat | None = yield from recipes.retry_on_connection_loss(zk.Exists(path))
     return 0 if stat is None else stat.czxid

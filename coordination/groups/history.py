@@ -85,8 +85,8 @@ def notes(
     events = yield from children(paths.events(group))
     reasons: dict[str, str] = {}
     deletions: list[zk.Write] = []
-    gone = [each for each in departures(events) if each[1] not in names]
-    for event, member in gone[:MOST_NOTES]:
+    departed = [each for each in departures(events) if each[1] not in names]
+    for event, member in departed[:MOST_NOTES]:
         path = f"{paths.events(group)}/{event}"
         reasons[assignee(member)] = "left"
         if event.startswith("gone-"):
@@ -112,7 +112,7 @@ def entry_names(group: str) -> Recipe[list[str]]:
 
 
 def entry(group: str, name: str) -> Recipe[Entry | None]:
-    """Return an entry with the time when ZooKeeper created it, None if it is gone or illegible."""
+    """Return an entry with the time when ZooKeeper created it, None if it is gone or malformed."""
     node = yield from get_node(f"{paths.events(group)}/{name}")
     if node is not None:
         with suppress(msgspec.MsgspecError, ValueError):

@@ -25,19 +25,19 @@ from folkmoot.protocol.records import TopicPartition
 class PartitionState(msgspec.Struct, frozen=True):
     """A partition of a group: assignee by the plan, assignee that owns it, and its offset's node.
 
-    `offset` is None if there is no node or it is not `legible`.
+    `offset` is None if there is no node or not `is_decodable`.
     """
 
     partition: TopicPartition
     planned: str | None
     owner: str | None
     offset: OffsetState | None
-    legible: bool = True
+    is_decodable: bool = True
 
     @property
     def has_offset(self) -> bool:
-        """True if an offset is committed; an illegible one counts."""
-        return not self.legible or (self.offset is not None and self.offset.offset is not None)
+        """True if an offset is committed; a malformed one counts."""
+        return not self.is_decodable or (self.offset is not None and self.offset.offset is not None)
 
 
 class GroupState(msgspec.Struct, frozen=True):
@@ -66,9 +66,9 @@ class GroupState(msgspec.Struct, frozen=True):
         - kept: reserved for an absent static member
         - unowned
         - unsubscribed: no member subscribes to its topic any more
-        - malformed: its offset is illegible, and no member can claim it before a reset
+        - malformed: its offset cannot be decoded, and no member can claim it before a reset
         """
-        if not each.legible:
+        if not each.is_decodable:
             return "malformed"
         if each.owner is not None:
             return "stable" if each.owner == each.planned else "draining"
@@ -157,17 +157,17 @@ def partition(
     """Read a partition; the caller knows who shall own it, and whether it has an owner."""
     owner: str | None = None
     offset: OffsetState | None = None
-    legible = True
+    is_decodable = True
     try:
         offset = yield from ownership.committed(group, partition)
     except Malformed:
-        legible = False
+        is_decodable = False
     if is_owned:
         owner = None if offset is None else offset.member
         if not owner:  # a reset happened meanwhile, or nodes were made by hand
             found = yield from ownership.owner_of(group, partition)
             owner = None if found is None else found.member
-    return PartitionState(partition, planned, owner, offset, legible)
+    return PartitionState(partition, planned, owner, offset, is_decodable)
 
 
 def with_offsets(group: str) -> Recipe[set[TopicPartition]]:

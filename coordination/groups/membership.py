@@ -1,7 +1,7 @@
 """Members of a group: one ephemeral, sequential node each. The number in its name is the member's age.
 
 A name is never used again, so it stands for one incarnation. The names alone tell which member is the oldest
-and must plan. A node whose name no member can have is ignored; a member whose data is illegible subscribes to
+and must plan. A node whose name no member can have is ignored; a member whose data is malformed subscribes to
 nothing.
 
 A plan gives partitions to *assignees*. A member's assignee id is its name, or is made of its instance id, so
@@ -57,12 +57,12 @@ class MemberInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         return topic in self.topics or (bool(self.pattern) and _matches(self.pattern, topic))
 
     @property
-    def wishes(self) -> tuple[str, ...]:
+    def subscriptions(self) -> tuple[str, ...]:
         """Its topics, and its pattern between slashes."""
         return (*self.topics, f"/{self.pattern}/") if self.pattern else self.topics
 
     def unmet_by(self, topics: Collection[str]) -> tuple[str, ...]:
-        """Return those of `wishes` that none of these topics fulfils."""
+        """Return those of `subscriptions` that none of these topics fulfils."""
         unmet = tuple(each for each in self.topics if each not in topics)
         is_met = not self.pattern or any(_matches(self.pattern, each) for each in topics)
         return unmet if is_met else (*unmet, f"/{self.pattern}/")
@@ -92,14 +92,14 @@ def _matches(pattern: str, topic: str) -> bool:
         return False
 
 
-def is_wanted(topic: str, wishes: Collection[str]) -> bool:
-    """Return whether one of these `MemberInfo.wishes` is for the topic."""
-    patterns = (each[1:-1] for each in wishes if each.startswith("/"))
-    return topic in wishes or any(_matches(pattern, topic) for pattern in patterns)
+def is_wanted(topic: str, subscriptions: Collection[str]) -> bool:
+    """Return whether one of these `MemberInfo.subscriptions` is for the topic."""
+    patterns = (each[1:-1] for each in subscriptions if each.startswith("/"))
+    return topic in subscriptions or any(_matches(pattern, topic) for pattern in patterns)
 
 
 _decoder = msgspec.json.Decoder(MemberInfo)
-_ILLEGIBLE = MemberInfo((), "", 0.0)
+_MALFORMED = MemberInfo((), "", 0.0)
 
 
 def age(name: str) -> int:
@@ -219,7 +219,7 @@ def read(group: str, member: str) -> Recipe[Member | None]:
     node = yield from recipes.get_node(paths.member(group, member))
     if node is None:
         return None
-    info = _ILLEGIBLE
+    info = _MALFORMED
     with suppress(recipes.Malformed):
         info = recipes.decode(_decoder, paths.member(group, member), node)
     return Member(member, info, node.stat.ctime)

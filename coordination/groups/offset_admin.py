@@ -42,7 +42,7 @@ def reset(
     attempt = 0
     while True:
         attempt += 1
-        deletions = (yield from recipes.ensured(paths.GROUPS)).stat.version
+        deletions = (yield from recipes.get_or_create(paths.GROUPS)).stat.version
         node = (yield from offset_nodes(group, (partition,)))[partition]
         was = _known(path, node)
         if was.reset == mark:

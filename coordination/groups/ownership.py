@@ -79,7 +79,7 @@ class Stale(msgspec.Struct, frozen=True):
 
 
 class MalformedOffset(msgspec.Struct, frozen=True):
-    """The offset's node is illegible: a reset repairs it."""
+    """The offset's node is malformed: a reset repairs it."""
 
     reason: str
 
@@ -108,7 +108,7 @@ class Claimant(msgspec.Struct, frozen=True):
     group: str
     name: str
     nonce: str
-    hand_over: float
+    release_timeout: float
 
     @property
     def assignee(self) -> str:
@@ -118,8 +118,8 @@ class Claimant(msgspec.Struct, frozen=True):
 encode = msgspec.json.encode
 _owner_decoder = msgspec.json.Decoder(Owner)
 _state_decoder = msgspec.json.Decoder(OffsetState)
-_ILLEGIBLE = Owner("", "", 0, 0.0)
-"""Stands for an illegible owner, which can be stolen from."""
+_MALFORMED = Owner("", "", 0, 0.0)
+"""Stands for a malformed owner, which can be stolen from."""
 _UNCLAIMED = OffsetState()
 
 
@@ -150,7 +150,7 @@ class _Attempt:
     state: OffsetState = _UNCLAIMED
     writes: tuple[zk.Write, ...] = ()
     steals: bool = False
-    is_in_doubt: bool = False
+    maybe_written: bool = False
     """A transaction was not answered, and may have won even if the next read does not show it."""
     answer: Answer | None = None
 
@@ -169,18 +169,18 @@ def _prepare(me: Claimant, batch: Sequence[_Attempt]) -> Recipe[None]:
         if (was.nonce, was.epoch) == (me.nonce, each.state.epoch):
             each.answer = Claim(was, node.stat.version)
             continue
-        kept = was.offset if was.topic_id in ("", request.topic_id) else None
+        committed_offset = was.offset if was.topic_id in ("", request.topic_id) else None
         each.state = OffsetState(
-            offset=request.start if kept is None else kept,
+            offset=request.start if committed_offset is None else committed_offset,
             epoch=next_epoch(was, node),
             member=me.assignee,
             nonce=me.nonce,
             topic_id=request.topic_id,
             reset=was.reset,
-            metadata="" if kept is None else was.metadata,
+            metadata="" if committed_offset is None else was.metadata,
         )
         owner_path = paths.owner(me.group, *each.partition)
-        owner = Owner(me.assignee, me.nonce, each.state.epoch, me.hand_over)
+        owner = Owner(me.assignee, me.nonce, each.state.epoch, me.release_timeout)
         own = zk.Create(owner_path, encode(owner), ephemeral=True)
         fence = zk.Set(path, encode(each.state), node.stat.version)
         each.steals = request.steal_from is not None and (
@@ -209,7 +209,9 @@ def _send(
         refused, write = writes[refusal.failed]
         if refused is None:
             for each in batch:
-                won = each.is_in_doubt and (yield from _held(me, each.partition, each.state.epoch))
+                won = each.maybe_written and (
+                    yield from _read_claim(me, each.partition, each.state.epoch)
+                )
                 each.answer = won or Stale()
         elif isinstance(refusal.cause, zk.NodeExists):
             yield from _find_owners(me, batch, watch)
@@ -217,7 +219,7 @@ def _send(
             yield from make_room(me.group, [refused.partition.topic])
     except zk.ConnectionLost:
         for each in batch:
-            each.is_in_doubt = True
+            each.maybe_written = True
     else:
         for (attempt, _), result in zip(writes, results, strict=True):
             if attempt is not None and isinstance(result, int):  # its offset's new version
@@ -243,7 +245,7 @@ def release(me: Claimant, held: Mapping[TopicPartition, tuple[Claim, int | None]
 
     Fenced claims are skipped, and all of them if `me` is no member any more.
     """
-    yield from commit(me, held, lets_go=True)
+    yield from commit(me, held, and_release=True)
 
 
 def commit(
@@ -251,43 +253,43 @@ def commit(
     offsets: Mapping[TopicPartition, tuple[Claim, int | None]],
     metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
     *,
-    lets_go: bool = False,
+    and_release: bool = False,
 ) -> Recipe[dict[TopicPartition, Claim | Fenced]]:
     """Write offsets under their claims, many in each transaction.
 
     All are fenced if `me` is no member any more. After a lost reply an offset may be written again, but only
-    under the epoch of its claim. `metadata` replaces what was committed before. With `lets_go` the owners'
-    nodes are deleted in the same transaction.
+    under the epoch of its claim. `metadata` replaces what was committed before. With `and_release` the
+    owners' nodes are deleted in the same transaction.
     """
     parts = []
     for partition, (claim, offset) in offsets.items():
         state = claim.state
         if offset is not None:
             state = replace(state, offset=offset, metadata=metadata.get(partition, ""))
-        parts.append(_Part(me, partition, state, claim.version, lets_go))
+        parts.append(_Part(me, partition, state, claim.version, and_release))
     is_member = zk.Check(paths.member(me.group, me.name))
     with suppress(recipes.GuardRefused):
         yield from recipes.write_parts(
-            parts, (is_member,), COMMITS_PER_TRANSACTION // (1 + lets_go)
+            parts, (is_member,), COMMITS_PER_TRANSACTION // (1 + and_release)
         )
     return {part.partition: part.answer or Fenced() for part in parts}
 
 
 @dataclass(slots=True)
 class _Part:
-    """A commit of one partition; with `lets_go` its owner's node is deleted."""
+    """A commit of one partition; with `and_release` its owner's node is deleted."""
 
     me: Claimant
     partition: TopicPartition
     state: OffsetState
     version: int
-    lets_go: bool
+    and_release: bool
     answer: Claim | Fenced | None = None
 
     def writes(self) -> list[zk.Write]:
         path = paths.offset(self.me.group, *self.partition)
         writes: list[zk.Write] = [zk.Set(path, encode(self.state), self.version)]
-        if self.lets_go:
+        if self.and_release:
             writes.append(zk.Delete(paths.owner(self.me.group, *self.partition)))
         return writes
 
@@ -295,13 +297,13 @@ class _Part:
         self.answer = Claim(self.state, result)
 
     def look(self, refused: zk.Write | None) -> Recipe[None]:
-        found = yield from _held(self.me, self.partition, self.state.epoch)
+        found = yield from _read_claim(self.me, self.partition, self.state.epoch)
         if found is None:
             self.answer = Fenced()
             return
-        if self.lets_go and (yield from owner_of(self.me.group, self.partition)) is None:
-            self.lets_go = False  # done, or removed by hand: the offset still counts
-        if found.state == self.state and not self.lets_go:
+        if self.and_release and (yield from owner_of(self.me.group, self.partition)) is None:
+            self.and_release = False  # done, or removed by hand: the offset still counts
+        if found.state == self.state and not self.and_release:
             self.answer = found
         self.version = found.version
 
@@ -332,10 +334,10 @@ def owner_of(
     try:
         return (yield from recipes.read(_owner_decoder, paths.owner(group, *partition), watch))[0]
     except recipes.Malformed:
-        return _ILLEGIBLE
+        return _MALFORMED
 
 
-def _held(me: Claimant, partition: TopicPartition, epoch: int) -> Recipe[Claim | None]:
+def _read_claim(me: Claimant, partition: TopicPartition, epoch: int) -> Recipe[Claim | None]:
     """Read back what this incarnation owns in this epoch, not in an earlier one of its own."""
     try:
         state, stat = yield from recipes.read(_state_decoder, paths.offset(me.group, *partition))

@@ -53,7 +53,7 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
     - `subscriptions`: what each present member has published (MemberInfo.subscription)
     - `began_with`: each topic of the group with its partitions when the group began with it, 0 if the topic
       was created later
-    - `subscribed`: all subscriptions of members (MemberInfo.wishes)
+    - `subscribed`: all subscriptions of members (MemberInfo.subscriptions)
 
     The last two have the latest first, and at most MOST_REMEMBERED that are not in use now.
     """
@@ -86,16 +86,16 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
             if owner is not None
         }
 
-    def share(self, assignee: str) -> Mapping[TopicPartition, str]:
+    def partitions_of(self, assignee: str) -> Mapping[TopicPartition, str]:
         """Return the partitions of an assignee, with the ids of their topics."""
-        return self._shares.get(assignee, {})
+        return self._by_assignee.get(assignee, {})
 
     @cached_property
-    def _shares(self) -> dict[str, dict[TopicPartition, str]]:
-        shares: dict[str, dict[TopicPartition, str]] = {}
+    def _by_assignee(self) -> dict[str, dict[TopicPartition, str]]:
+        by_assignee: dict[str, dict[TopicPartition, str]] = {}
         for partition, owner in self.owners.items():
-            shares.setdefault(owner, {})[partition] = self.topics[partition.topic].topic_id
-        return shares
+            by_assignee.setdefault(owner, {})[partition] = self.topics[partition.topic].topic_id
+        return by_assignee
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -129,8 +129,8 @@ def decode(data: bytes, understands: int = PROTOCOL) -> Plan:
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return Plan()
     sizes = {topic: len(owners) for topic, owners in plan.assignment.items()}
-    is_whole = sizes == {topic: basis.partitions for topic, basis in plan.topics.items()}
-    return plan if is_whole and set(plan.members).issuperset(plan.owners.values()) else Plan()
+    is_complete = sizes == {topic: basis.partitions for topic, basis in plan.topics.items()}
+    return plan if is_complete and set(plan.members).issuperset(plan.owners.values()) else Plan()
 
 
 def decompress(data: bytes) -> bytes:

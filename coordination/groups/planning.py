@@ -23,26 +23,26 @@ from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback
 from folkmoot.coordination.zookeeper.recipes import Malformed, check_foreseen, ensure, get_node
 
-TELL_FROM: Final = 100
-"""In larger groups the members whose share a plan changes hear of it first."""
-MOST_RUNG: Final = 50
+NOTIFY_FROM: Final = 100
+"""In larger groups the members whose assignment a plan changes hear of it first."""
+MAX_NOTIFIED: Final = 50
 """Unless more members than this are concerned."""
 
 
 class VersionedPlan(msgspec.Struct, frozen=True):
     """The plan and its node's version, which every claim made under it checks.
 
-    `made` is the transaction (czxid) that created the node: versions repeat after a group was deleted.
+    `created` is the transaction (czxid) that created the node: versions repeat after a group was deleted.
     """
 
     plan: Plan
     version: int
-    made: int = 0
+    created: int = 0
 
     @property
     def identity(self) -> tuple[int, int]:
         """Unique among all plans of groups with this name."""
-        return self.made, self.version
+        return self.created, self.version
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True):
@@ -126,11 +126,11 @@ def write(
     yield from make_room(group, plan.topics.keys() - snapshot.current.plan.topics.keys())
     is_member = zk.Check(paths.member(group, planner))
     replaced = zk.Set(paths.plan(group), plans.encode(plan), snapshot.current.version)
-    noted = yield from history.notes(
+    history_writes = yield from history.notes(
         group, planner, snapshot.current.plan, plan, snapshot.members, snapshot.names
     )
-    rung = yield from _ring(group, planner, snapshot, plan)
-    for extras in ([*rung, *noted], noted, []):
+    notified = yield from _notify_changed(group, planner, snapshot, plan)
+    for extras in ([*notified, *history_writes], history_writes, []):
         try:
             yield zk.Multi((is_member, replaced, *extras))
             return True
@@ -145,20 +145,22 @@ def write(
     return False
 
 
-def _ring(group: str, planner: str, snapshot: GroupSnapshot, plan: Plan) -> Recipe[list[zk.Write]]:
-    """Return writes that change nothing, but fire the watches of members whose share changes.
+def _notify_changed(
+    group: str, planner: str, snapshot: GroupSnapshot, plan: Plan
+) -> Recipe[list[zk.Write]]:
+    """Return writes that change nothing, but fire the watches of members whose assignment changes.
 
     Only in large groups, whose other members read the plan a little later (member_state.py).
     """
-    if len(plan.members) <= TELL_FROM:
+    if len(plan.members) <= NOTIFY_FROM:
         return []
     before, after = snapshot.current.plan.owners, plan.owners
     changed = (each for each in before.keys() | after.keys() if before.get(each) != after.get(each))
     concerned = {owner for each in changed for owner in (before.get(each), after.get(each))}
     others = sorted(snapshot.names - {planner})
-    rung = [name for name in others if membership.assignee(name) in concerned]
+    notified = [name for name in others if membership.assignee(name) in concerned]
     writes: list[zk.Write] = []
-    for name in rung if len(rung) <= MOST_RUNG else ():
+    for name in notified if len(notified) <= MAX_NOTIFIED else ():
         path = paths.member(group, name)
         node = yield from get_node(path)
         if node is not None:

@@ -16,7 +16,7 @@ from folkmoot.coordination.schemas.lookups import content_of, is_known
 from folkmoot.coordination.schemas.names import SubjectName
 from folkmoot.coordination.schemas.nodes import Subject, Version, encode, subject_decoder
 from folkmoot.coordination.schemas.registering import listing_writes, reference_paths
-from folkmoot.coordination.schemas.transaction import Transaction, decided
+from folkmoot.coordination.schemas.transaction import Transaction, transact
 from folkmoot.coordination.zookeeper.operations import Check, Delete, Recipe, TooLarge
 from folkmoot.coordination.zookeeper.recipes import children
 from folkmoot.protocol import errors
@@ -72,7 +72,7 @@ def delete_subject(name: SubjectName, *, permanent: bool = False) -> Recipe[list
             )
         return list(subject.versions) if permanent else live
 
-    return (yield from _delete(name, choose, permanent, whole=True))
+    return (yield from _delete(name, choose, permanent, with_settings=True))
 
 
 def _delete(
@@ -80,9 +80,9 @@ def _delete(
     choose: Callable[[Subject], list[Version]],
     permanent: bool,
     *,
-    whole: bool = False,
+    with_settings: bool = False,
 ) -> Recipe[list[int]]:
-    """Delete the versions that `choose` returns; with `whole` also the settings of the subject."""
+    """Delete the versions that `choose` returns; with `with_settings` also the settings of the subject."""
     if not (yield from is_known(name.context)):
         raise errors.SubjectNotFound(f"subject {name} does not exist")
     path = paths.subject(name.context, name.name)
@@ -99,7 +99,7 @@ def _delete(
         if not permanent:
             left += [replace(each, deleted=True) for each in chosen]
         after = subject.with_versions(left)
-        if whole:
+        if with_settings:
             after = replace(after, compatibility=None, mode=None)
         transaction.put(path, encode(after))
         transaction.writes += listing_writes(name, subject, after)
@@ -110,7 +110,7 @@ def _delete(
             yield from _forget_references(transaction, name, chosen)
 
     try:
-        yield from decided(decide)
+        yield from transact(decide)
     except TooLarge as error:
         raise errors.OperationNotPermitted(
             f"subject {name} has more versions than can be deleted at once: delete them one by one "

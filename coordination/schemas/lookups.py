@@ -38,7 +38,7 @@ def unknown_id(context: str, number: int | UUID) -> SchemaNotFound:
     return SchemaNotFound(f"no schema has the id {number}{where} in this cluster")
 
 
-def referred(
+def collect_referred(
     context: str,
     references: Sequence[StoredReference],
     content: Callable[[str, int], Recipe[Content]],
@@ -66,7 +66,7 @@ def referred(
 
 
 def _keys(context: str, references: Sequence[StoredReference]) -> list[tuple[str, int]]:
-    return [(each.place(context).context, each.id) for each in references]
+    return [(each.resolve(context).context, each.id) for each in references]
 
 
 def id_of(context: str, guid: str) -> Recipe[int | None]:
@@ -75,7 +75,7 @@ def id_of(context: str, guid: str) -> Recipe[int | None]:
     return None if found is None else found.id
 
 
-def place_of(guid: UUID) -> Recipe[tuple[str, int]]:
+def locate(guid: UUID) -> Recipe[tuple[str, int]]:
     """Return the first context with a schema, and its id there. Raises SchemaNotFound, Malformed."""
     found = yield from contexts()
     for context in sorted(found, key=lambda each: (each != DEFAULT_CONTEXT, each)):
@@ -90,7 +90,7 @@ def subject_of(name: SubjectName, watch: WatchCallback | None = None) -> Recipe[
 
     A subject that does not exist is not watched.
     """
-    yield from synced()
+    yield from sync()
     found, _ = yield from read(nodes.subject_decoder, paths.subject(name.context, name.name), watch)
     return found or Subject()
 
@@ -98,7 +98,7 @@ def subject_of(name: SubjectName, watch: WatchCallback | None = None) -> Recipe[
 def subjects(context: str, prefix: str = "", *, deleted: bool = False) -> Recipe[list[SubjectName]]:
     """Return a context's subjects with live versions, or those with softly `deleted` ones only."""
     listing = paths.DELETED_SUBJECTS if deleted else paths.LIVE_SUBJECTS
-    yield from synced()
+    yield from sync()
     names = yield from children(f"{paths.schema_context(context)}/{listing}")
     beginning = paths.quoted(prefix)
     return [SubjectName(context, unquote(name)) for name in names if name.startswith(beginning)]
@@ -106,21 +106,21 @@ def subjects(context: str, prefix: str = "", *, deleted: bool = False) -> Recipe
 
 def contexts() -> Recipe[list[str]]:
     """Return all contexts in use, and the default one."""
-    yield from synced()
+    yield from sync()
     names = yield from children(paths.SCHEMA_CONTEXTS)
     return sorted({DEFAULT_CONTEXT, *map(unquote, names)})
 
 
 def users(context: str, number: int) -> Recipe[list[SubjectName]]:
     """Return the subjects that have a version with that id, live or softly deleted."""
-    yield from synced()
+    yield from sync()
     names = yield from children(paths.schema_id(context, number))
     return [SubjectName(context, unquote(name)) for name in sorted(names)]
 
 
 def referrers(name: SubjectName, version: int) -> Recipe[list[int]]:
     """Return the ids of the live versions that refer to a version of a subject."""
-    yield from synced()
+    yield from sync()
     names = yield from children(paths.subject(name.context, name.name))
     parts = [each.split("-") for each in names]
     return sorted({int(each[1]) for each in parts if each[0] == str(version)})
@@ -128,12 +128,12 @@ def referrers(name: SubjectName, version: int) -> Recipe[list[int]]:
 
 def is_known(context: str) -> Recipe[bool]:
     """Return whether a context's nodes exist."""
-    yield from synced()
+    yield from sync()
     path = paths.schema_counter(context)
     return (yield from retry_on_connection_loss(Exists(path))) is not None
 
 
-def synced() -> Recipe[None]:
+def sync() -> Recipe[None]:
     """Wait until our server has every change that was answered before."""
     yield from retry_on_connection_loss(Sync())
 
@@ -141,6 +141,6 @@ def synced() -> Recipe[None]:
 def _read_certainly(decoder: msgspec.json.Decoder[_T], path: str) -> Recipe[_T | None]:
     found, _ = yield from read(decoder, path)
     if found is None:
-        yield from synced()
+        yield from sync()
         found, _ = yield from read(decoder, path)
     return found

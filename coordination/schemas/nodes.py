@@ -28,7 +28,7 @@ class StoredReference(Struct, frozen=True, array_like=True):
     version: int
     id: int
 
-    def place(self, context: str) -> SubjectName:
+    def resolve(self, context: str) -> SubjectName:
         """Return the subject that a schema in `context` refers to."""
         return parse_subject(self.subject, context)
 
@@ -42,7 +42,7 @@ class Content(Struct, frozen=True, omit_defaults=True):
     metadata: dict[str, Any] | None = None
     rule_set: dict[str, Any] | None = None
 
-    def given_references(self) -> tuple[Reference, ...]:
+    def plain_references(self) -> tuple[Reference, ...]:
         return tuple(Reference(each.name, each.subject, each.version) for each in self.references)
 
 

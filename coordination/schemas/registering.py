@@ -17,7 +17,7 @@ from folkmoot.coordination import paths
 from folkmoot.coordination.schemas import nodes, settings
 from folkmoot.coordination.schemas.names import SubjectName, parse_subject
 from folkmoot.coordination.schemas.nodes import Content, StoredReference, Subject, Version
-from folkmoot.coordination.schemas.transaction import Transaction, decided
+from folkmoot.coordination.schemas.transaction import Transaction, transact
 from folkmoot.coordination.schemas.versions import Reference
 from folkmoot.coordination.zookeeper import recipes
 from folkmoot.coordination.zookeeper.operations import (
@@ -30,7 +30,7 @@ from folkmoot.coordination.zookeeper.operations import (
 from folkmoot.protocol.errors import InvalidSchema, InvalidVersion, OperationNotPermitted
 
 
-class Draft(Protocol):
+class Candidate(Protocol):
     """A schema that is about to be registered."""
 
     @property
@@ -48,16 +48,16 @@ class Draft(Protocol):
 
 def register(
     name: SubjectName,
-    draft: Draft,
+    candidate: Candidate,
     *,
     number: int | None = None,
     version: int | None = None,
-    turn: AbstractContextManager[object] | None = None,
+    id_lock: AbstractContextManager[object] | None = None,
 ) -> Recipe[tuple[Version, Content | None]]:
-    """Return `draft` as a version of a subject, registered now or before, and its content if it is new.
+    """Return `candidate` as a version of a subject, registered now or before, and its content if it is new.
 
-    `number` is the id to import. `turn` is held while a new id is taken, so that threads that share it do not
-    refuse each other. Raises InvalidSchema, InvalidVersion, InvalidSubject, IncompatibleSchema,
+    `number` is the id to import. `id_lock` is held while a new id is taken, so that threads that share it do
+    not refuse each other. Raises InvalidSchema, InvalidVersion, InvalidSubject, IncompatibleSchema,
     OperationNotPermitted, Malformed.
     """
     if number is not None and not 1 <= number <= nodes.MAX_NUMBER:
@@ -65,10 +65,10 @@ def register(
     if version is not None and not 1 <= version <= nodes.MAX_NUMBER:
         raise InvalidVersion(f"{version} cannot be a version: use 1 to {nodes.MAX_NUMBER}")
     yield from settings.create_parents(name.context)
-    registration = _Registration(name, draft, number, version, turn)
+    registration = _Registration(name, candidate, number, version, id_lock)
     try:
         with registration.entered:
-            return (yield from decided(registration.decide))
+            return (yield from transact(registration.decide))
     except TooLarge as error:
         raise InvalidSchema(f"the schema is too large for subject {name}: {error}") from None
 
@@ -76,25 +76,25 @@ def register(
 @dataclass
 class _Registration:
     name: SubjectName
-    draft: Draft
+    candidate: Candidate
     number: int | None
     version: int | None
-    turn: AbstractContextManager[object] | None
+    id_lock: AbstractContextManager[object] | None
     entered: ExitStack = field(default_factory=ExitStack)
 
     def decide(self, transaction: Transaction) -> Recipe[tuple[Version, Content | None]]:
         name, context = self.name, self.name.context
         path = paths.subject(context, name.name)
         subject = (yield from transaction.read(nodes.subject_decoder, path)) or Subject()
-        references = yield from referred(transaction, context, self.draft.references)
-        content = yield from self.draft.content(references)
+        references = yield from resolve_references(transaction, context, self.candidate.references)
+        content = yield from self.candidate.content(references)
         guid_path = paths.schema_guid(context, content.guid)
         known = yield from transaction.read(nodes.number_decoder, guid_path)
-        found = self._registered(subject, known)
+        found = self._find_registered(subject, known)
         if found is not None:
             return found, None
         yield from self._check_allowed(transaction, subject)
-        number = yield from self._numbered(transaction, known, content)
+        number = yield from self._choose_id(transaction, known, content)
         version = self._next_version(subject, number, bool(references))
         after = subject.with_versions([*subject.versions, version])
         transaction.put(path, nodes.encode(after))
@@ -104,7 +104,7 @@ class _Registration:
         yield from self._refer(transaction, references, version)
         return version, content if known is None else None
 
-    def _registered(self, subject: Subject, known: nodes.Number | None) -> Version | None:
+    def _find_registered(self, subject: Subject, known: nodes.Number | None) -> Version | None:
         """Return the live version if it is registered already, as requested."""
         if known is None or self.number not in (None, known.id):
             return None
@@ -133,11 +133,11 @@ class _Registration:
         if level == "NONE" or not previous:
             return
         if live:
-            yield from self.draft.judge(level, previous)
+            yield from self.candidate.judge(level, previous)
         else:  # as in Confluent's registry, any schema is accepted then
-            yield from self.draft.warn(self.name, level, previous)
+            yield from self.candidate.warn(self.name, level, previous)
 
-    def _numbered(
+    def _choose_id(
         self, transaction: Transaction, known: nodes.Number | None, content: Content
     ) -> Recipe[int]:
         """Return the id of the content in this context: its own, the one to import, or the next."""
@@ -149,9 +149,9 @@ class _Registration:
                 )
             return known.id
         data = nodes.encode_content(content)
-        if self.turn is not None:
-            self.entered.enter_context(self.turn)
-            self.turn = None
+        if self.id_lock is not None:
+            self.entered.enter_context(self.id_lock)
+            self.id_lock = None
         counter_path = paths.schema_counter(context)
         counter = yield from transaction.read(nodes.counter_decoder, counter_path)
         seen, _ = yield from recipes.read(nodes.counter_decoder, paths.SEEN_SCHEMA_ID)
@@ -176,15 +176,15 @@ class _Registration:
         return number
 
     def _next_version(self, subject: Subject, number: int, refers: bool) -> Version:
-        taken = {each.version for each in subject.versions}
-        version = self.version or max(taken, default=0) + 1
-        if version in taken:
+        numbers = {each.version for each in subject.versions}
+        version = self.version or max(numbers, default=0) + 1
+        if version in numbers:
             raise OperationNotPermitted(
                 f"subject {self.name} has a version {version} already: delete it permanently first"
             )
-        if len(taken) >= nodes.MAX_VERSIONS or version > nodes.MAX_NUMBER:
+        if len(numbers) >= nodes.MAX_VERSIONS or version > nodes.MAX_NUMBER:
             raise OperationNotPermitted(
-                f"subject {self.name} has {len(taken)} versions up to {max(taken)}: use another subject"
+                f"subject {self.name} has {len(numbers)} versions up to {max(numbers)}: use another subject"
             )
         return Version(version, number, False, refers)
 
@@ -195,9 +195,9 @@ class _Registration:
 
         Their nodes are written unchanged, because deletions write them too: of both one fails.
         """
-        places = {each.place(self.name.context) for each in references} - {self.name}
-        for place in sorted(places, key=str):
-            path = paths.subject(place.context, place.name)
+        subjects = {each.resolve(self.name.context) for each in references} - {self.name}
+        for subject_name in sorted(subjects, key=str):
+            path = paths.subject(subject_name.context, subject_name.name)
             subject = yield from transaction.read(nodes.subject_decoder, path)
             transaction.put(path, nodes.encode(subject or Subject()))
         found = reference_paths(self.name, version, references)
@@ -225,13 +225,13 @@ def reference_paths(
     """Return the nodes of a version's references."""
     found = set()
     for each in references:
-        to = each.place(name.context)
+        to = each.resolve(name.context)
         who = str(name), version.version, version.id
         found.add(paths.schema_reference(to.context, to.name, each.version, *who))
     return sorted(found)
 
 
-def referred(
+def resolve_references(
     transaction: Transaction, context: str, references: Sequence[Reference]
 ) -> Recipe[tuple[StoredReference, ...]]:
     """Return what the references of a schema mean now. Raises InvalidSchema, InvalidSubject."""

@@ -9,10 +9,10 @@ import msgspec
 
 from folkmoot.coordination import paths
 from folkmoot.coordination.schemas import nodes
-from folkmoot.coordination.schemas.lookups import synced
+from folkmoot.coordination.schemas.lookups import sync
 from folkmoot.coordination.schemas.names import GLOBAL, SubjectName
 from folkmoot.coordination.schemas.nodes import Settings, Subject
-from folkmoot.coordination.schemas.transaction import Transaction, decided
+from folkmoot.coordination.schemas.transaction import Transaction, transact
 from folkmoot.coordination.zookeeper.operations import Check, Create, Delete, Exists, Recipe
 from folkmoot.coordination.zookeeper.recipes import (
     children,
@@ -63,7 +63,7 @@ def get(setting: Setting, name: SubjectName, default_to_global: bool) -> Recipe[
 
     Raises NoSubjectCompatibility, NoSubjectMode, Malformed.
     """
-    yield from synced()
+    yield from sync()
     reading = Transaction()
     own = (yield from reading.read(*_node(name))) or Settings()
     if getattr(own, setting) is None and name != GLOBAL and not default_to_global:
@@ -99,7 +99,7 @@ def put(
                 yield from _check_empty(transaction, name, own)
             transaction.put(path, nodes.encode(msgspec.structs.replace(own, **{setting: value})))
 
-    yield from decided(decide)
+    yield from transact(decide)
     return before or DEFAULTS[setting]
 
 

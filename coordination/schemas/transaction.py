@@ -58,7 +58,7 @@ class Transaction:
         return Multi(tuple(writes))
 
 
-def decided(decide: Callable[[Transaction], Recipe[_T]]) -> Recipe[_T]:
+def transact(decide: Callable[[Transaction], Recipe[_T]]) -> Recipe[_T]:
     """Carry out what `decide` decides in one transaction, and return what it returns.
 
     The transaction checks everything that `decide` has read, also for its refusals. `decide` is called again

@@ -58,14 +58,14 @@ def execute_all(
     deadline = None if timeout is None else time.monotonic() + timeout
     waiting = enumerate(recipes)
     answers: SimpleQueue[tuple[int, Outcome | None]] = SimpleQueue()
-    under_way: dict[int, Recipe[_T]] = {}
+    in_flight: dict[int, Recipe[_T]] = {}
     results: dict[int, _T] = {}
     while True:
-        for number, recipe in islice(waiting, AT_ONCE - len(under_way)):
-            under_way[number] = recipe
+        for number, recipe in islice(waiting, AT_ONCE - len(in_flight)):
+            in_flight[number] = recipe
             is_interrupted = getgeneratorstate(recipe) == GEN_SUSPENDED
             answers.put((number, _SESSION_LOST if is_interrupted else None))
-        if not under_way:
+        if not in_flight:
             return [results[number] for number in range(len(results))]
         try:
             number, outcome = answers.get(timeout=_left(deadline))
@@ -82,10 +82,10 @@ def execute_all(
                 raise outcome.error
             raise ZooKeeperUnreachable("the ZooKeeper session was lost")
         try:
-            operation = advance(under_way[number], outcome)
+            operation = advance(in_flight[number], outcome)
         except StopIteration as stop:
             results[number] = stop.value
-            del under_way[number]
+            del in_flight[number]
         else:
 
             def answered(answer: Outcome, number: int = number) -> None:

@@ -90,7 +90,7 @@ class KazooSession:
     """One ZooKeeper session, from `start` until it is closed or lost.
 
     **One thread.** kazoo's connection thread does all the work: it reads answers and watch events in the
-    order in which ZooKeeper wrote them, and calls watches, `done`s and listeners. A watch is called before
+    order in which ZooKeeper wrote them, and calls watches, callbacks and listeners. A watch is called before
     any answer that shows the change. A callback must not wait, least of all for an answer of this session.
     (An operation that is refused at once is answered on the thread that submits.)
 
@@ -98,7 +98,7 @@ class KazooSession:
     (`_in_flight`), and gets each once. A broken connection ends those in flight with ConnectionLost; the
     end of the session ends all with SessionLost.
 
-    **The end.** kazoo would open a next session. So a session becomes `over`, under the lock under which it
+    **The end.** kazoo would open a next session. So `is_ended` is set under the lock under which a session
     gives operations to kazoo: every attempt to connect is refused from then on. Another thread stops the
     client, since the connection thread cannot wait for itself.
 
@@ -125,7 +125,7 @@ class KazooSession:
         # Reentrant, since a signal handler may submit while the thread that it interrupts does.
         self._lock = threading.RLock()
         self.state = SessionState.SUSPENDED
-        self.over = False
+        self.is_ended = False
         self._refusals = 0  # connections closed without an answer, one after the other
         self._listeners: list[Callable[[SessionState], None]] = []
         self._waiting: deque[_Request] = deque()
@@ -150,25 +150,25 @@ class KazooSession:
         with self._lock:
             self._listeners.append(listener)
 
-    def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
+    def submit(self, operation: Operation, callback: Callable[[Outcome], None]) -> None:
         """Start an operation. Raises ValueError for a path that cannot be one."""
         error: zk.ZooKeeperError | None = zk.refusal(operation, self.chroot)
         with self._lock:
-            if self.over:
-                error = _over()
+            if self.is_ended:
+                error = _session_over()
             elif error is None:
-                self._waiting.append(_Request(self, operation, done))
+                self._waiting.append(_Request(self, operation, callback))
         if error is not None:
-            done(Outcome(None, error))
+            callback(Outcome(None, error))
         else:
-            self._hand_over()
+            self._send_waiting()
 
     def close(self) -> None:
         """End the session. Operations in flight are answered before that, waiting ones are not sent."""
         with self._lock:
-            if self.over:
+            if self.is_ended:
                 return
-            self.over = True
+            self.is_ended = True
         stopper = self._stop_client()
         if self.state is SessionState.CONNECTED:
             stopper.join(CLOSE_TIMEOUT)
@@ -176,13 +176,13 @@ class KazooSession:
 
     # -- operations -----------------------------------------------------------------------------
 
-    def _hand_over(self) -> None:
+    def _send_waiting(self) -> None:
         """Put operations into kazoo's queue, past its own checks."""
         with self._lock:
             while (
                 self._waiting
                 and self.state is SessionState.CONNECTED
-                and not self.over
+                and not self.is_ended
                 and len(self._in_flight) < MAX_IN_FLIGHT
             ):
                 request = self._waiting.popleft()
@@ -200,11 +200,11 @@ class KazooSession:
             del self._in_flight[request]
             if not isinstance(outcome.error, ConnectionLost | SessionLost):
                 self._last_acknowledged = max(self._last_acknowledged, request.sent)
-        _call("what is done after an operation", request.done, outcome)
+        _call("what is done after an operation", request.callback, outcome)
         if isinstance(outcome.error, SessionLost):
             self._lose()
         else:
-            self._hand_over()
+            self._send_waiting()
 
     # -- the connection thread ------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class KazooSession:
             return
         connected = kazoo_state == KazooState.CONNECTED
         with self._lock:
-            if self.state is SessionState.LOST or (self.over and connected):
+            if self.state is SessionState.LOST or (self.is_ended and connected):
                 return
             self.state = SessionState.CONNECTED if connected else SessionState.SUSPENDED
             if connected:
@@ -225,8 +225,8 @@ class KazooSession:
             log.warning(
                 "no ZooKeeper server at %s answers session 0x%x for now", servers, session_id
             )
-        self._tell()
-        self._hand_over()
+        self._notify_listeners()
+        self._send_waiting()
 
     def refused(self) -> None:
         """A server has closed a connection without an answer, perhaps since it is just starting.
@@ -244,9 +244,9 @@ class KazooSession:
 
     def _lose(self) -> None:
         with self._lock:
-            if self.over:
+            if self.is_ended:
                 return
-            self.over = True
+            self.is_ended = True
         log.warning("ZooKeeper session 0x%x was lost", self.session_id)
         self._end()
         self._stop_client()
@@ -260,8 +260,10 @@ class KazooSession:
             self._in_flight.clear()
             self._waiting.clear()
         for request in unfinished:
-            _call("what is done after an operation", request.done, Outcome(None, _over()))
-        self._tell()
+            _call(
+                "what is done after an operation", request.callback, Outcome(None, _session_over())
+            )
+        self._notify_listeners()
 
     def _stop_client(self) -> threading.Thread:
         def stop() -> None:
@@ -277,7 +279,7 @@ class KazooSession:
         stopper.start()
         return stopper
 
-    def _tell(self) -> None:
+    def _notify_listeners(self) -> None:
         with self._lock:
             state, listeners = self.state, list(self._listeners)
         for listener in listeners:
@@ -290,7 +292,7 @@ def _find_chroot(chroot: str, create: bool) -> zk.Recipe[None]:
         yield from ensure(chroot)
 
 
-def _over() -> SessionLost:
+def _session_over() -> SessionLost:
     return SessionLost("the ZooKeeper session is over")
 
 
@@ -331,14 +333,14 @@ class _Request:
     """An operation under way. kazoo takes it for the result that it has to fill in."""
 
     def __init__(
-        self, session: KazooSession, operation: Operation, done: Callable[[Outcome], None]
+        self, session: KazooSession, operation: Operation, callback: Callable[[Outcome], None]
     ) -> None:
-        self.done = done
+        self.callback = callback
         self.sent = 0.0
         self._session = session
         self._chroot = session.chroot
         self._operation = operation
-        self.encoded = _encoded(operation, self._chroot)
+        self.encoded = _encode(operation, self._chroot)
 
     def set(self, answer: Any) -> None:
         try:
@@ -353,9 +355,9 @@ class _Request:
         self._session.answered(self, Outcome(None, _error(subject, failure)))
 
 
-def _encoded(operation: Operation | zk.Check, chroot: str) -> Any:
+def _encode(operation: Operation | zk.Check, chroot: str) -> Any:
     if isinstance(operation, zk.Multi):
-        return wire.Transaction([_encoded(write, chroot) for write in operation.writes])
+        return wire.Transaction([_encode(write, chroot) for write in operation.writes])
     path = chroot if chroot and operation.path == "/" else chroot + operation.path
     match operation:
         case zk.Get(_, watch):
@@ -404,7 +406,7 @@ def _error(subject: str, failure: BaseException) -> zk.ZooKeeperError:
     if kind is not None:
         return kind(f"{subject}: {why}")
     if isinstance(failure, refused.SessionExpiredError):
-        return _over()
+        return _session_over()
     if isinstance(failure, _CONNECTION):
         return ConnectionLost(f"{subject}: the connection to ZooKeeper broke before the answer")
     return zk.ZooKeeperError(
@@ -423,7 +425,7 @@ def _stat(stat: ZnodeStat) -> zk.Stat:
 
 
 def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
-    """A client that is not started. Only this and `_hand_over` use kazoo's private fields.
+    """A client that is not started. Only this and `_send_waiting` use kazoo's private fields.
 
     An attempt to connect takes `patience` seconds at most. A ZooKeeper that is just starting can swallow the
     first message and keep the connection open, and kazoo would wait until the session is over.
@@ -433,7 +435,7 @@ def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
         hosts=servers,
         timeout=session_timeout,
         handler=_OneThread(patience),
-        # For connecting only: what `_hand_over` gives never sees a retry.
+        # For connecting only: what `_send_waiting` gives never sees a retry.
         connection_retry=KazooRetry(
             max_tries=-1, delay=0.05, backoff=2, max_delay=RECONNECT_DELAY, ignore_expire=False
         ),
@@ -443,7 +445,7 @@ def _client(session: KazooSession, servers: str, session_timeout: float) -> Any:
     kazoo_connect, kazoo_invoke = connection._connect, connection._invoke
 
     def connect_if_allowed(*address: Any) -> tuple[float, float]:
-        if session.over:
+        if session.is_ended:
             raise refused.SessionExpiredError("the session is over")
         _details.debug("connecting to ZooKeeper at %s (%s:%s)", *address)
         try:

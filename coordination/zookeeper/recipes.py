@@ -61,10 +61,10 @@ def delete_node(path: str) -> Recipe[None]:
 
 def children(path: str, watch: WatchCallback | None = None) -> Recipe[list[str]]:
     """The names below `path`, in no order; none if it does not exist, and then it is watched, too."""
-    return (yield from watched(zk.Children(path, watch))) or []
+    return (yield from get_and_watch(zk.Children(path, watch))) or []
 
 
-def watched(reading: zk.Get | zk.Children) -> Recipe[Any | None]:
+def get_and_watch(reading: zk.Get | zk.Children) -> Recipe[Any | None]:
     """The answer to a read; None if the node does not exist, and then it is watched, too."""
     while True:
         try:
@@ -160,7 +160,7 @@ def ensure(path: str, data: bytes = b"") -> Recipe[None]:
         missing.pop()
 
 
-def ensured(path: str) -> Recipe[Node]:
+def get_or_create(path: str) -> Recipe[Node]:
     """Read a persistent node; create it without data if it is missing."""
     while True:
         node = yield from get_node(path)
@@ -170,17 +170,17 @@ def ensured(path: str) -> Recipe[Node]:
 
 
 def begin_epoch(
-    path: str, mine: msgspec.Struct, epoch_path: str, last: Node, noted: bytes = b""
+    path: str, mine: msgspec.Struct, epoch_path: str, last: Node, data: bytes = b""
 ) -> Recipe[None]:
     """Try to create an ephemeral node in an epoch of its own; the caller reads whether that worked.
 
-    The epoch is the next version of another node, which was read as `last` and gets `noted`. If the process
+    The epoch is the next version of another node, which was read as `last` and gets `data`. If the process
     dies right after the transaction, the ephemeral node goes with its session, and the next one begins a
     greater epoch.
     """
     node = zk.Create(path, msgspec.json.encode(mine), ephemeral=True)
     try:
-        yield zk.Multi((node, zk.Set(epoch_path, noted, last.stat.version)))
+        yield zk.Multi((node, zk.Set(epoch_path, data, last.stat.version)))
     except zk.MultiFailed as refusal:
         check_foreseen(refusal)
     except zk.ConnectionLost:
@@ -226,6 +226,6 @@ def write_parts(parts: Sequence[Part], guards: Sequence[Write], most: int) -> Re
             for part in parts[:most]:
                 yield from part.look(None)
         else:
-            for (done, _), result in zip(batch, results, strict=True):
-                if done is not None and done.answer is None:
-                    done.written(result)
+            for (sent, _), result in zip(batch, results, strict=True):
+                if sent is not None and sent.answer is None:
+                    sent.written(result)

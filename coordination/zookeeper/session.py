@@ -55,8 +55,8 @@ class Session(Protocol):
     def listen(self, listener: Callable[[SessionState], None]) -> None:
         """Call `listener` on every change of state, on any thread; it may only wake its owner."""
 
-    def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
-        """Start an operation; `done` is called exactly once, on any thread, perhaps at once.
+    def submit(self, operation: Operation, callback: Callable[[Outcome], None]) -> None:
+        """Start an operation; `callback` is called exactly once, on any thread, perhaps at once.
 
         Operations of one session take effect in the order submitted. While SUSPENDED they wait for
         the connection or the session's end. After LOST their outcome is SessionLost.

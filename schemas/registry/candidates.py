@@ -103,7 +103,9 @@ class SchemaCandidate:
         """A UUID of all that makes it the same schema, in whatever context."""
         referenced = []
         for each in references:
-            referred = yield from self._contents.content(each.place(self._context).context, each.id)
+            referred = yield from self._contents.content(
+                each.resolve(self._context).context, each.id
+            )
             referenced.append([each.name, each.subject, each.version, referred.guid])
         identity = [resolved, sorted(referenced), self._metadata, self._rule_set]
         try:

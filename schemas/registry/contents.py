@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Generic, TypeVar
 
-from folkmoot.coordination.schemas.lookups import content_of, referred, unknown_id
+from folkmoot.coordination.schemas.lookups import collect_referred, content_of, unknown_id
 from folkmoot.coordination.schemas.nodes import Content, StoredReference
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.schemas.avro.references import resolve
@@ -85,5 +85,5 @@ class Contents:
         return text
 
     def referred(self, context: str, references: Sequence[StoredReference]) -> Recipe[list[str]]:
-        """As `lookups.referred`."""
-        return (yield from referred(context, references, self.content))
+        """As `lookups.collect_referred`."""
+        return (yield from collect_referred(context, references, self.content))

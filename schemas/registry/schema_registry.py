@@ -20,7 +20,7 @@ from folkmoot.coordination.schemas.names import (
     parse_subject,
 )
 from folkmoot.coordination.schemas.nodes import MAX_NUMBER, Content, Subject, Version
-from folkmoot.coordination.schemas.registering import referred, register
+from folkmoot.coordination.schemas.registering import register, resolve_references
 from folkmoot.coordination.schemas.transaction import Transaction
 from folkmoot.coordination.schemas.versions import Reference, SchemaVersion, StoredSchema
 from folkmoot.coordination.zookeeper.execute import AT_ONCE, execute, execute_all
@@ -116,7 +116,7 @@ class SchemaRegistry:
 
         def recipe() -> Recipe[tuple[Version, Content]]:
             found, new = yield from register(
-                name, candidate, number=id, version=version, turn=self._hold_numbering_lock()
+                name, candidate, number=id, version=version, id_lock=self._hold_numbering_lock()
             )
             if new is not None:
                 self._contents.cache(name.context, found.id, new)
@@ -214,7 +214,7 @@ class SchemaRegistry:
         """
         context = context_of(subject)
         if isinstance(id, UUID):
-            context, id = self._run(lookups.place_of(id))
+            context, id = self._run(lookups.locate(id))
         text = self._contents.cached_resolved(context, id)
         return text if text is not None else self._run(self._contents.resolved(context, id))
 
@@ -222,7 +222,7 @@ class SchemaRegistry:
         """The schema with that UUID, by its id in the first context that has it. Raises SchemaNotFound."""
 
         try:
-            context, number = self._run(lookups.place_of(UUID(guid)))
+            context, number = self._run(lookups.locate(UUID(guid)))
         except ValueError:
             raise SchemaNotFound(f"{guid!r:.80} is not a guid") from None
         return _stored_schema(number, self._run(self._contents.content(context, number)))
@@ -499,7 +499,7 @@ class SchemaRegistry:
 
     def _evaluate(self, candidate: SchemaCandidate, context: str) -> Recipe[Content]:
         """Evaluate a candidate without a change."""
-        references = yield from referred(Transaction(), context, candidate.references)
+        references = yield from resolve_references(Transaction(), context, candidate.references)
         return (yield from candidate.content(references))
 
     def _run(self, recipe: Recipe[_T]) -> _T:
@@ -589,7 +589,7 @@ def _no_subject(name: SubjectName) -> SubjectNotFound:
 
 
 def _stored_schema(number: int, content: Content) -> StoredSchema:
-    references = content.given_references()
+    references = content.plain_references()
     return StoredSchema(
         number, content.schema, references, content.metadata, content.rule_set, content.guid
     )
@@ -601,7 +601,7 @@ def _schema_version(name: SubjectName, version: Version, content: Content) -> Sc
         version.version,
         version.id,
         content.schema,
-        content.given_references(),
+        content.plain_references(),
         content.metadata,
         content.rule_set,
         content.guid,

@@ -11,12 +11,12 @@ from uuid import uuid4
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
 from folkmoot.coordination.producer_takeovers import (
-    Begin,
-    Begun,
-    begin,
-    begin_again,
-    begun_by_others,
-    take_over,
+    PartitionStart,
+    TopicStart,
+    claim_name,
+    find_other_attempts,
+    forget_starts,
+    note_starts,
 )
 from folkmoot.coordination.zookeeper.operations import Recipe
 from folkmoot.coordination.zookeeper.session import Connect
@@ -39,17 +39,17 @@ class Attempt:
         self._name = name
         self._id = uuid4().hex
         self._finder = finder
-        self.claim = run_with_retries(finder, partial(take_over, name, epoch, self._id))
+        self.claim = run_with_retries(finder, partial(claim_name, name, epoch, self._id))
 
-    def begin_in(self, topic_id: str, begins: list[Begin]) -> Begun:
+    def begin_in(self, topic_id: str, begins: list[PartitionStart]) -> TopicStart:
         """Note where the epoch begins in a topic's partitions; returns what an earlier attempt has noted."""
         return run_with_retries(
-            self._finder, partial(begin, self._name, self._id, topic_id, begins)
+            self._finder, partial(note_starts, self._name, self._id, topic_id, begins)
         )
 
     def begin_again(self) -> None:
         """Let the epoch begin behind all that was written of it."""
-        run_with_retries(self._finder, partial(begin_again, self._name, self._id))
+        run_with_retries(self._finder, partial(forget_starts, self._name, self._id))
 
 
 def check_tasks(
@@ -63,7 +63,9 @@ def check_tasks(
     """
     finder = ZooKeeperDiscovery(connector(zookeeper), SESSION_TIMEOUT, listener)
     with closing(finder):
-        other_attempts = run_with_retries(finder, partial(begun_by_others, prefix, epoch, tasks))
+        other_attempts = run_with_retries(
+            finder, partial(find_other_attempts, prefix, epoch, tasks)
+        )
         if not other_attempts:
             return
         error = RowsChanged(
@@ -73,7 +75,7 @@ def check_tasks(
         log.warning("%s", error)
         for name, attempt in other_attempts.items():
             with suppress(ProducerFenced):  # it still runs: the next attempt finds it once more
-                run_with_retries(finder, partial(begin_again, name, attempt))
+                run_with_retries(finder, partial(forget_starts, name, attempt))
     raise error
 
 

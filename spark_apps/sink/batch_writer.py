@@ -11,7 +11,7 @@ import numpy as np
 
 from folkmoot.coordination.connector import connector
 from folkmoot.coordination.discovery import ZooKeeperDiscovery
-from folkmoot.coordination.producer_takeovers import Begin
+from folkmoot.coordination.producer_takeovers import PartitionStart
 from folkmoot.coordination.zookeeper.session import Connect
 from folkmoot.network.cluster import Cluster
 from folkmoot.producers.idempotence import Identity
@@ -180,7 +180,7 @@ class IdempotentBatchWriter:
             return _Topic(partitions, Placement(topic, self._name, partitions))
         recorded = self._attempt.claim.topics.get(self._cluster.topic_id(topic) or "")
         if recorded is not None:
-            partitions = max(partitions, len(recorded.begins))
+            partitions = max(partitions, len(recorded.starts))
         written, initial_count = self._continue(topic, range(partitions))
         return _Topic(partitions, Placement(topic, self._name, initial_count), written)
 
@@ -222,14 +222,14 @@ class IdempotentBatchWriter:
         states = written_rows.describe_producer(
             self._cluster, topic, partitions.stop, claim.producer_id, PATIENCE
         )
-        begins = [Begin(each.next_sequence, each.log_end) for each in states]
+        begins = [PartitionStart(each.next_sequence, each.log_end) for each in states]
         recorded = self._attempt.begin_in(self._cluster.topic_id(topic) or "", begins)
         written_rows_by_partition: dict[int, WrittenRows] = {}
         identities: dict[TopicPartition, Identity] = {}
         for number in partitions:
             partition, state = TopicPartition(topic, number), states[number]
             identities[partition] = Identity(claim.producer_id, claim.epoch, state.next_sequence)
-            written = self._written(partition, state, recorded.begins[number])
+            written = self._written(partition, state, recorded.starts[number])
             if written is not None and not written.is_complete:
                 raise self._rows_changed(topic)
             if written is not None:
@@ -238,7 +238,7 @@ class IdempotentBatchWriter:
         return written_rows_by_partition, recorded.partitions
 
     def _written(
-        self, partition: TopicPartition, state: DescribeProducersResult, begin: Begin
+        self, partition: TopicPartition, state: DescribeProducersResult, begin: PartitionStart
     ) -> WrittenRows | None:
         """Return what earlier attempts at the epoch have written to a partition, None for nothing."""
         assert self._attempt is not None

@@ -63,4 +63,4 @@ class _Session(ZooKeeperDiscovery):
         name = membership.assignee(self._member.name or "")
         if name not in plan.members:
             return None
-        return GroupPlan(frozenset(plan.share(name)), plan.topics)
+        return GroupPlan(frozenset(plan.partitions_of(name)), plan.topics)

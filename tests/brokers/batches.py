@@ -110,7 +110,7 @@ def evict(log: Log, *, keep_open: bool = False) -> None:
     for segment in log.segments:
         segment._mapped = None  # a mapping holds its pages
         if not keep_open:
-            segment.rest()  # with its index in memory
+            segment.close_if_flushed()  # with its index in memory
         fd = os.open(segment.path, os.O_RDONLY)
         try:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -66,7 +66,7 @@ class Upkept(OneLog):
                 raise appended
             offsets.append(appended.base_offset)
         self.log.advance_high_watermark(self.log.log_end)
-        self.flusher.appended(self.log, sum(map(len, batches)), self.now)
+        self.flusher.note_appended(self.log, sum(map(len, batches)), self.now)
         return offsets
 
     def checkpoint(self) -> None:

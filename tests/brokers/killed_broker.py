@@ -17,7 +17,7 @@ from folkmoot.brokers.server.config import BrokerConfig
 from folkmoot.brokers.storage import flusher, retention
 from folkmoot.brokers.storage.compaction import log_cleaner
 from folkmoot.coordination import paths
-from folkmoot.coordination.layout import take_back
+from folkmoot.coordination.layout import restore_cluster_id
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.coordination.topics import TopicInfo
 from folkmoot.coordination.zookeeper.execute import execute
@@ -56,7 +56,7 @@ def main(data: Path) -> None:
         setattr(os, name, lambda fd: None)
     ensemble = MemoryZooKeeper()
     session = ensemble.connect()
-    execute(session, take_back("the same in every life"))
+    execute(session, restore_cluster_id("the same in every life"))
     for name, topic in TOPICS.items():
         execute(session, create(name, topic))
     config = BrokerConfig(broker_id=1, data=data, zookeeper="in.memory:1", log=CONFIG)

@@ -172,7 +172,7 @@ def show(
     for active in (False, True):
         whole = led(view, number, active=active)
         handlers.updates.show(
-            ClusterChange(whole=whole, deleted=deleted, is_registered=True), lambda work: work()
+            ClusterChange(full_view=whole, deleted=deleted, is_registered=True), lambda work: work()
         )
 
 

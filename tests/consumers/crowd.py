@@ -196,7 +196,7 @@ class Crowd:
         return execute(self.admin, planning.get("g", understands=99)).plan
 
     def planned(self, person: Person) -> set[TopicPartition]:
-        return set(self.plan().share(membership.assignee(person.member.name or "")))
+        return set(self.plan().partitions_of(membership.assignee(person.member.name or "")))
 
     def owner(self, partition: TopicPartition) -> str | None:
         found = execute(self.admin, ownership.owner_of("g", partition))

@@ -6,7 +6,7 @@ import pytest
 
 from folkmoot.consumers.group.events import Lost, Revoking
 from folkmoot.consumers.group.liveness import Timing
-from folkmoot.coordination.groups.planning import TELL_FROM
+from folkmoot.coordination.groups.planning import NOTIFY_FROM
 from tests.consumers.crowd import Crowd, Person
 
 MEMBERS = 100
@@ -78,7 +78,7 @@ def test_a_member_at_rest_reads_at_most_once_in_two_seconds(hundred: Crowd) -> N
 
 # -- a large group --------------------------------------------------------------------------------------
 
-LARGE = TELL_FROM + 30
+LARGE = NOTIFY_FROM + 30
 
 
 @pytest.fixture

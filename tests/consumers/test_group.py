@@ -228,7 +228,9 @@ def test_a_plan_in_another_node_whatever_its_version_ends_the_session(
     """The group was deleted and made anew, and what we hold is of the old one."""
     scene.hold(0)
     assert scene.plan.version == 1
-    scene.plan = VersionedPlan(scene.plan.plan, version, 0 if version < 0 else scene.plan.made + 1)
+    scene.plan = VersionedPlan(
+        scene.plan.plan, version, 0 if version < 0 else scene.plan.created + 1
+    )
     scene.tell("changed", Source.PLAN)
     scene.read_all()
     assert scene.take(Lost) == [Lost(t(0), "the group's plan was removed")]

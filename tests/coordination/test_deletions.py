@@ -23,13 +23,13 @@ def test_a_record_goes_when_all_have_carried_the_deletion_out_whichever_reply_is
         topic = execute(session, topics.create("t", 1, [1, 2], replicas=2))
         execute(session, topics.delete("t"))
         left = [
-            execute(session, deletions.carried_out(topic.topic_id, [broker]))
+            execute(session, deletions.mark_carried_out(topic.topic_id, [broker]))
             for broker in (2, CONTROLLER, 2)
         ]
         assert [each and each.pending for each in left] == [(1, CONTROLLER), (1,), (1,)]
-        assert execute(session, deletions.carried_out(topic.topic_id, [1])) is None
+        assert execute(session, deletions.mark_carried_out(topic.topic_id, [1])) is None
         assert execute(session, deletions.topic_ids()) == []
-        assert execute(session, deletions.carried_out(topic.topic_id, [1])) is None
+        assert execute(session, deletions.mark_carried_out(topic.topic_id, [1])) is None
 
 
 def test_a_record_does_not_wait_for_brokers_that_do_not_come_back() -> None:

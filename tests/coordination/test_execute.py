@@ -29,9 +29,9 @@ class Failing:
     def __init__(self, error: ZooKeeperError | None) -> None:
         self._error = error
 
-    def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
+    def submit(self, operation: Operation, callback: Callable[[Outcome], None]) -> None:
         if self._error is not None:
-            done(Outcome(None, self._error))
+            callback(Outcome(None, self._error))
 
     def last_acknowledged(self) -> float:
         return 0.0

@@ -10,7 +10,7 @@ from folkmoot.coordination import brokers, partition_states, paths
 from folkmoot.coordination.brokers import Registration
 from folkmoot.coordination.cluster import controllers
 from folkmoot.coordination.cluster.controllers import Controller
-from folkmoot.coordination.deletions import CONTROLLER, Deletion, recorded
+from folkmoot.coordination.deletions import CONTROLLER, Deletion, create_record
 from folkmoot.coordination.partition_states import (
     MISSING,
     NOBODY,
@@ -67,7 +67,9 @@ class Elected:
         """Many partitions of a topic whose deletion is recorded."""
         execute(self.session, recipes.ensure(paths.DELETIONS))
         with suppress(NodeExists):
-            execute(self.session, recorded(topic_id, Deletion("t", 0.0, "test", (CONTROLLER,))))
+            execute(
+                self.session, create_record(topic_id, Deletion("t", 0.0, "test", (CONTROLLER,)))
+            )
         self.create(*(TopicIdPartition(topic_id, number) for number in range(230)))
 
 

@@ -55,13 +55,13 @@ def test_of_a_plan_of_a_newer_kind_the_head_is_read(compressed: bool) -> None:
     data = b'{"protocol": 9, "generation": 70, "assignment": "as nobody knows yet"}'
     found = decode(zstandard.compress(data) if compressed else data)
     assert found == Plan(generation=70, protocol=9)
-    assert found.share("anybody") == {}
+    assert found.partitions_of("anybody") == {}
 
 
 def test_the_share_of_a_seat_names_the_topics_ids() -> None:
     written = plan(2, 1, 4)
     topic_id = written.topics["t0"].topic_id
-    assert written.share(written.members[0]) == {TopicPartition("t0", 2): topic_id}
+    assert written.partitions_of(written.members[0]) == {TopicPartition("t0", 2): topic_id}
 
 
 def test_a_plan_that_claims_to_be_huge_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_a_plan_that_claims_to_be_huge_is_none(monkeypatch: pytest.MonkeyPatch) 
 def test_a_plan_is_read_once_in_a_process() -> None:
     data = encode(plan(100, 2, 500))
     assert decode(data) is decode(bytes(data))
-    assert decode(data).share("anybody") == {}
+    assert decode(data).partitions_of("anybody") == {}
 
 
 def test_owners_that_are_no_members_make_it_no_plan() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from folkmoot.console.running.embedded import EmbeddedZooKeeper
 from folkmoot.coordination.zookeeper.execute import execute, execute_all
-from folkmoot.coordination.zookeeper.kazoo_adapter import _encoded, connect
+from folkmoot.coordination.zookeeper.kazoo_adapter import _encode, connect
 from folkmoot.coordination.zookeeper.operations import (
     MAX_REQUEST_BYTES,
     Check,
@@ -42,7 +42,7 @@ WRITES = (
     "operation", [*(w for w in WRITES if not isinstance(w, Check)), Multi(WRITES)]
 )
 def test_a_write_is_as_large_as_it_was_said_to_be(operation: Operation, chroot: str) -> None:
-    sent = len(_encoded(operation, chroot).serialize()) + HEADER
+    sent = len(_encode(operation, chroot).serialize()) + HEADER
     assert request_bytes(operation, chroot) == sent
 
 
@@ -54,7 +54,7 @@ def test_what_is_exactly_as_large_as_may_be_is_not_refused() -> None:
 
 def test_what_grows_on_its_way_is_said_to_be_no_smaller() -> None:
     for operation in (Get("/a"), Children("/a"), Create("/a-", sequence=True)):
-        sent = len(_encoded(operation, "").serialize()) + HEADER
+        sent = len(_encode(operation, "").serialize()) + HEADER
         assert sent <= request_bytes(operation) <= sent + 10
 
 

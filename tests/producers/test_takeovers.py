@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from folkmoot.brokers.storage.producer_state import ProducerState
-from folkmoot.coordination.producer_takeovers import Begin, begin, take_over
+from folkmoot.coordination.producer_takeovers import PartitionStart, claim_name, note_starts
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.protocol.batch_header import BatchHeader, following_sequence
 from folkmoot.protocol.errors import FolkmootError
@@ -82,18 +82,18 @@ class World:
 
     def attempt(self, number: int, me: str) -> Generator[None, None, None]:
         """Write a round, one step at a time. Raises FolkmootError where it is refused."""
-        taken = execute(self.session, take_over("q", number, me))
+        taken = execute(self.session, claim_name("q", number, me))
         yield
-        found: list[Begin] = []
+        found: list[PartitionStart] = []
         for partition in self.partitions:
             while partition.committed < len(partition.records):
                 yield
             next_sequence = partition.state.next_of(taken.producer_id)[1]
-            found.append(Begin(next_sequence, len(partition.records)))
+            found.append(PartitionStart(next_sequence, len(partition.records)))
             yield
-        noted = execute(self.session, begin("q", me, "t", found))
+        noted = execute(self.session, note_starts("q", me, "t", found))
         yield
-        places = list(enumerate(zip(self.rows(number), noted.begins, found, strict=True)))
+        places = list(enumerate(zip(self.rows(number), noted.starts, found, strict=True)))
         self.chance.shuffle(places)
         for place, (rows, begins, (sequence, end)) in places:
             written = self.partitions[place].records[begins.offset : end]

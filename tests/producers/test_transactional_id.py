@@ -93,7 +93,7 @@ def test_a_topic_that_an_earlier_producer_does_not_know_is_closed_to_it(
     assert read_all(addresses(cluster), "t") == {0: []}
 
 
-@pytest.mark.parametrize("step", ["take_over", "begin"])
+@pytest.mark.parametrize("step", ["claim_name", "note_starts"])
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_lost_answer_or_a_death_at_any_step_leaves_all_that_the_next_one_needs(
     start_cluster: StartCluster, monkeypatch: pytest.MonkeyPatch, step: str, dies: bool

@@ -32,9 +32,9 @@ def _broken() -> Outcome:
 class _Call:
     """An operation on its way there, or its answer on the way back."""
 
-    def __init__(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
+    def __init__(self, operation: Operation, callback: Callable[[Outcome], None]) -> None:
         self.operation = operation
-        self.done = done
+        self.callback = callback
         self.sent = 0.0
         self.outcome = _broken()
 
@@ -82,12 +82,12 @@ class Line:
     def listen(self, listener: Callable[[SessionState], None]) -> None:
         self._listeners.append(listener)
 
-    def submit(self, operation: Operation, done: Callable[[Outcome], None]) -> None:
-        call = _Call(operation, done)
+    def submit(self, operation: Operation, callback: Callable[[Outcome], None]) -> None:
+        call = _Call(operation, callback)
         for watcher in self.world.watchers:
             watcher.asked(self.owner, operation)
         if self.state is SessionState.LOST:
-            done(_over())
+            callback(_over())
         elif self.state is SessionState.SUSPENDED:
             self._waiting.append(call)
         else:
@@ -174,7 +174,7 @@ class Line:
             self._last_acknowledged = max(self._last_acknowledged, item.sent)
             for watcher in self.world.watchers:
                 watcher.told(self.owner, item.operation, item.outcome)
-            item.done(item.outcome)
+            item.callback(item.outcome)
         else:
             item()
         self.holder_hears()
@@ -205,7 +205,7 @@ class Line:
         self._reset(SessionState.SUSPENDED)
         world.seen["lost replies"] += len(broken)
         for call in broken:
-            call.done(_broken())
+            call.callback(_broken())
         for ring in rings:
             ring()
         self._tell()
@@ -257,7 +257,7 @@ class Line:
         self._reset(SessionState.LOST)
         for item in unfinished:
             if isinstance(item, _Call):
-                item.done(_over())
+                item.callback(_over())
         self._tell()
 
     def vanish(self, guarded: bool = False) -> None:

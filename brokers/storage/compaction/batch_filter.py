@@ -43,7 +43,7 @@ class BatchFilter:
 
     def index_keys(self, header: BatchHeader, data: memoryview, since: int) -> None:
         """Add the keys of a batch's records, from the offset `since` on."""
-        columns = _opened(header, data)
+        columns = _decode_columns(header, data)
         if columns is None or columns.keys is None:
             return
         offsets = record_batch.offsets_of(header, columns)
@@ -62,7 +62,7 @@ class BatchFilter:
         It keeps its range of offsets, its codec, the header fields of the producer and the leader, and its
         records' own timestamps. Records without a key stay.
         """
-        columns = _opened(header, data)
+        columns = _decode_columns(header, data)
         if columns is None:
             return Retained(data, header.record_count, 0, closed=True)
         if columns.keys is None:
@@ -83,7 +83,7 @@ class BatchFilter:
             return Retained(data, left, tombstones)
         deltas = [offset - header.base_offset for offset in compress(offsets, keep)]
         try:
-            rewritten = _rewritten(header, _selected(columns, keep, deltas))
+            rewritten = _rewrite(header, _select_rows(columns, keep, deltas))
         except (BatchTooLarge, CorruptBatch):
             # The list of its offsets takes more room than the dropped records, or the batch is one that
             # no producer of ours writes.
@@ -91,7 +91,7 @@ class BatchFilter:
         return Retained(rewritten, left, tombstones)
 
 
-def _opened(header: BatchHeader, data: memoryview) -> Columns | None:
+def _decode_columns(header: BatchHeader, data: memoryview) -> Columns | None:
     """The columns of a batch. None: it stays as it is, since it is part of a transaction, its codec's library
     is missing, or its body is malformed."""
     if not header.is_ordinary:
@@ -103,7 +103,7 @@ def _opened(header: BatchHeader, data: memoryview) -> Columns | None:
         return None
 
 
-def _rewritten(header: BatchHeader, columns: Columns) -> bytes:
+def _rewrite(header: BatchHeader, columns: Columns) -> bytes:
     new = record_batch.encode(
         columns,
         header.codec,
@@ -121,7 +121,7 @@ def _rewritten(header: BatchHeader, columns: Columns) -> bytes:
     return leader + new[LEADER_BYTES:]
 
 
-def _selected(columns: Columns, keep: Sequence[bool], deltas: Sequence[int]) -> Columns:
+def _select_rows(columns: Columns, keep: Sequence[bool], deltas: Sequence[int]) -> Columns:
     """The rows that stay."""
     stamps = columns.timestamps
     return Columns(

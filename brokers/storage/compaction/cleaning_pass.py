@@ -76,8 +76,8 @@ class CleanerCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 def load_checkpoint(directory: Path) -> CleanerCheckpoint:
     """Return what is noted beside a partition's segments; an empty one if nothing is, or something stayed
     that can perhaps be opened now. Raises OSError."""
-    noted = load_json(directory / CLEANER_CHECKPOINT_FILE, CleanerCheckpoint)
-    return CleanerCheckpoint() if noted is None or noted.is_partial else noted
+    checkpoint = load_json(directory / CLEANER_CHECKPOINT_FILE, CleanerCheckpoint)
+    return CleanerCheckpoint() if checkpoint is None or checkpoint.is_partial else checkpoint
 
 
 class CleanedSegment(NamedTuple):
@@ -192,12 +192,12 @@ class CleaningPass:
             raise
         finally:
             os.close(fd)
-        made_of, rest = group[:count], group[count:]
+        replaced, rest = group[:count], group[count:]
         self._groups[:1] = [rest] if rest else []
         if not removed and count == 1:
             written.unlink()
             return None
-        name = SegmentName(made_of[0].base_offset, made_of[-1].end_offset, generation)
+        name = SegmentName(replaced[0].base_offset, replaced[-1].end_offset, generation)
         try:
             write_index(self.directory, name, size, self.config.index_interval_bytes)
         except BaseException:
@@ -212,14 +212,14 @@ class CleaningPass:
         parts: list[bytes | memoryview] = []
         for header, data in self._batches(source):
             droppable_before = 0 if self._is_partial else self.droppable_before
-            kept = self._filter.retain(header, data, droppable_before)
-            self._is_partial |= kept.closed
-            removed += header.record_count - kept.records
-            self._tombstones += kept.tombstones
-            if kept.data:
-                parts.append(kept.data)
-                waiting += len(kept.data)
-                self._count(len(kept.data))
+            retained = self._filter.retain(header, data, droppable_before)
+            self._is_partial |= retained.closed
+            removed += header.record_count - retained.records
+            self._tombstones += retained.tombstones
+            if retained.data:
+                parts.append(retained.data)
+                waiting += len(retained.data)
+                self._count(len(retained.data))
             if waiting >= STEP_BYTES:
                 size, parts, waiting = write_at(fd, parts, size), [], 0
                 os.fdatasync(fd)

@@ -77,7 +77,7 @@ class LogCleaner:
         )
         self._now = Now(0.0, 0)
         self._queue = SerialQueue(partial(submit, Lane.COMPACTION))
-        self._round: deque[Log] = deque()
+        self._logs_to_check: deque[Log] = deque()
         self._best: tuple[float, Log] | None = None
         self._retry_at: dict[Log, float] = {}
         self.checkpoints: dict[Log, CleanerCheckpoint] = {}
@@ -88,11 +88,14 @@ class LogCleaner:
         self._now = self._logs.passed_time.at(now)
         if not self._queue.is_idle:
             return _BUSY
-        if not self._round:
-            self._begin_round()
-        some = [self._round.popleft() for _ in range(min(LOGS_AT_ONCE, len(self._round)))]
+        if not self._logs_to_check:
+            self._list_logs()
+        some = [
+            self._logs_to_check.popleft()
+            for _ in range(min(LOGS_AT_ONCE, len(self._logs_to_check)))
+        ]
         self._queue.add(self._look([log for log in some if self._is_due(log)]))
-        if self._round or not self._queue.is_idle:
+        if self._logs_to_check or not self._queue.is_idle:
             return _MORE
         if self._best is None:
             return COMPACTION_INTERVAL
@@ -102,12 +105,12 @@ class LogCleaner:
 
     # -- which log ----------------------------------------------------------------------------------
 
-    def _begin_round(self) -> None:
+    def _list_logs(self) -> None:
         self._best = None
-        self._round.extend(self._logs)
+        self._logs_to_check.extend(self._logs)
         for known in (self.checkpoints, self._retry_at):
-            for gone in [log for log in known if not log.is_open]:
-                del known[gone]
+            for closed in [log for log in known if not log.is_open]:
+                del known[closed]
         for log in [log for log in self.checkpoints if log.forgets_compaction]:
             log.forgets_compaction = False
             del self.checkpoints[log]
@@ -138,7 +141,7 @@ class LogCleaner:
         A snapshot on disk covers the producers in them. They end where `min_compaction_lag` begins, and
         at the high watermark.
         """
-        point = self._logs.noted.recovery_points.get(log.directory.name)
+        point = self._logs.saved_notes.recovery_points.get(log.directory.name)
         if point is None or point.end_offset <= point.segment:
             return []
         if not log.snapshot_covers(point.segment):
@@ -207,7 +210,7 @@ class LogCleaner:
                     return  # the old segments have changed: a later round begins again
         except CorruptSegment as error:
             segment = segments[error.base_offset]
-            if log.sealed(error.base_offset) is segment:
+            if log.find_sealed(error.base_offset) is segment:
                 segment.mark(error.damage)
         except Exception as error:
             # Without a log line where records were deleted meanwhile, or the broker stops.
@@ -220,19 +223,19 @@ class LogCleaner:
         self, log: Log, old: Sequence[Segment], new: CleanedSegment, clean_before: int
     ) -> bool:
         """Within an operation of the log: replace segments by a new one, if they are still there."""
-        doomed, is_taken = files_of(log.directory, new.name), False
+        doomed, is_unchanged = files_of(log.directory, new.name), False
         try:
             if not log.forgets_compaction and _are_there(log, old):
                 end = log.log_end if log.is_compacted else None
                 await log.queue.job(partial(_commit, log.directory, new.name, clean_before, end))
-                is_taken = _are_there(log, old)
-            if is_taken:
+                is_unchanged = _are_there(log, old)
+            if is_unchanged:
                 doomed = log.replace_segments(old, new.name, new.size)
         except (OSError, FolkmootError):
             await self._logs.remove(log, doomed)
             raise
         await self._logs.remove(log, doomed)
-        return is_taken
+        return is_unchanged
 
     async def _note(self, log: Log, checkpoint: CleanerCheckpoint) -> None:
         """Within an operation of the log: note how far it is compacted, unless it was cut meanwhile."""
@@ -244,7 +247,7 @@ class LogCleaner:
 
 
 def _are_there(log: Log, segments: Iterable[Segment]) -> bool:
-    return all(log.sealed(each.base_offset) is each and not each.damage for each in segments)
+    return all(log.find_sealed(each.base_offset) is each and not each.damage for each in segments)
 
 
 def _commit(directory: Path, name: SegmentName, clean_before: int, end: int | None) -> None:
@@ -253,9 +256,9 @@ def _commit(directory: Path, name: SegmentName, clean_before: int, end: int | No
     `end` is the log's if earlier passes have dropped some, too: without a note of these, it is assumed.
     A death in between leaves a note that is too high. Raises OSError.
     """
-    noted = None if end is None else load_compacted_for(directory)
-    wanted = max(clean_before, noted if noted is not None else end or 0)
-    if wanted != noted:
+    known = None if end is None else load_compacted_for(directory)
+    wanted = max(clean_before, known if known is not None else end or 0)
+    if wanted != known:
         note_compacted_for(directory, wanted)
     commit(directory, name)
 

@@ -159,9 +159,9 @@ def sync_directory(path: Path) -> None:
 
 def make_directory(path: Path) -> None:
     """Make it, and those above it, unless they exist, and flush their names. Raises OSError."""
-    made = [each for each in path.parents if not each.exists()]
+    missing = [each for each in path.parents if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
-    for each in (path, *made):
+    for each in (path, *missing):
         with suppress(PermissionError):  # its parent may not be readable
             sync_directory(each.parent)
 

@@ -50,7 +50,7 @@ class HighestIds(msgspec.Struct):
     producer: int = -1
     schema: int = 0
 
-    def seen(self, producer_id: int, schema_id: int) -> None:
+    def note_ids(self, producer_id: int, schema_id: int) -> None:
         """Note the ids in a batch. One that is far too high was given by no broker."""
         if self.producer < producer_id <= HIGHEST_PRODUCER:
             self.producer = producer_id

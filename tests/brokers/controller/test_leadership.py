@@ -33,15 +33,15 @@ class Known:
         self.leadership = Leadership(EPOCH)
         self.now = 1_000.0
         self.epochs: dict[int, int] = {}
-        self.leadership.topics_are([TopicInfo("id", list(replicas))])
+        self.leadership.update_topics([TopicInfo("id", list(replicas))])
         self.alive(*alive)
 
     def alive(self, *brokers: int, leaving: Iterable[int] = ()) -> None:
         self.epochs = {broker: self.epochs.get(broker, 1) for broker in brokers}
-        self.leadership.brokers_are(self.epochs, self.now, leaving)
+        self.leadership.update_brokers(self.epochs, self.now, leaving)
 
     def state(self, partition: TopicIdPartition, state: PartitionState, version: int = 0) -> None:
-        self.leadership.state_is(partition, VersionedState(state, version))
+        self.leadership.update_state(partition, VersionedState(state, version))
 
     def decide(self) -> Decision:
         return self.leadership.decide(self.now)
@@ -153,7 +153,7 @@ def test_a_state_that_somebody_else_wrote_is_judged_anew() -> None:
 
 def test_nothing_is_decided_about_an_illegible_state() -> None:
     known = Known([1, 2, 3], [1, 2, 3], alive=(2, 3))
-    known.leadership.state_is_illegible(P0)
+    known.leadership.mark_malformed(P0)
     assert known.write().keys() == {P1}
     known.state(P0, led_by(1, 1, 2, 3))
     assert known.write().keys() == {P0}
@@ -185,7 +185,7 @@ def test_a_reassignment_ends_with_a_new_leader_epoch_whether_its_leader_stays_or
 ) -> None:
     known = Known([], alive=(1, 2, 3))
     move = Reassignment([1, 2], [3, 2])
-    known.leadership.topics_are([TopicInfo("id", [move.replicas], {}, {0: move})])
+    known.leadership.update_topics([TopicInfo("id", [move.replicas], {}, {0: move})])
     known.state(P0, led_by(leader, 1, 2), 5)
     assert not known.decide().endings
     known.state(P0, led_by(leader, 1, 2, 3), 6)
@@ -267,5 +267,5 @@ def test_a_lost_leader_is_followed_at_once_whatever_is_being_moved() -> None:
 def test_added_partitions_get_states_and_the_others_stay() -> None:
     known = Known([1], alive=(1,))
     known.state(P0, led_by(1, 1))
-    known.leadership.topics_are([TopicInfo("id", [[1], [1]])])
+    known.leadership.update_topics([TopicInfo("id", [[1], [1]])])
     assert known.write().keys() == {P1}

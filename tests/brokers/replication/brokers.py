@@ -179,7 +179,7 @@ class Node:
 
     def turn(self) -> None:
         """What its event loop does in a turn."""
-        self.partitions.turn({}, self.now)
+        self.partitions.replicate({}, self.now)
         for delayed in self.handlers.purgatory.take_completed(self.cluster.now, 100):
             response = delayed.complete(self.now)
             if response is not None and delayed.request.peer == b"consumer":
@@ -276,7 +276,7 @@ class Cluster:
                 brokers=live,
                 topics={"t": topic},
                 states=states,
-                whole=ClusterView(live, {"t": topic}, states) if settled else None,
+                full_view=ClusterView(live, {"t": topic}, states) if settled else None,
                 is_settled=settled,
                 is_registered=registered,
             )

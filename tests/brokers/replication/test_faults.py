@@ -17,7 +17,7 @@ from folkmoot.brokers.replication.partition import (
     Partition,
     WaitingProduce,
 )
-from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
+from folkmoot.brokers.server.replica_fetches import NOTIFY_WITHIN
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.retention import Retention
 from folkmoot.brokers.storage.segment import Segment
@@ -51,7 +51,7 @@ def timers(node: Node) -> int:
 
 
 def tell_of_deletions(cluster: Cluster) -> None:
-    cluster.now += TELL_WITHIN
+    cluster.now += NOTIFY_WITHIN
     cluster.run()
 
 
@@ -91,16 +91,16 @@ def test_a_deletion_that_fails_is_tried_again_by_one_timer_however_often_the_lea
     for _ in range(4):
         one.produce(b"a")
         cluster.run()
-    real, tried, is_full = Retention.give_up_before, list[int](), True
+    real, tried, is_full = Retention.delete_before, list[int](), True
 
-    async def give_up_before(retention: Retention, log: Log, offset: int) -> None:
+    async def delete_before(retention: Retention, log: Log, offset: int) -> None:
         if log is three.log:
             tried.append(offset)
             if is_full:
                 raise DiskFull("no room")
         await real(retention, log, offset)
 
-    monkeypatch.setattr(Retention, "give_up_before", give_up_before)
+    monkeypatch.setattr(Retention, "delete_before", delete_before)
     one.delete_records(2)
     tell_of_deletions(cluster)
     one.delete_records(3)
@@ -179,7 +179,7 @@ def test_a_produce_that_appends_nothing_wakes_no_follower(
     cluster.later(1.0)
     leader = one.replica.leader
     assert leader is not None
-    assert leader.is_at_rest
+    assert leader.is_idle
 
     def refuse(log: Log, batches: Sequence[bytes], *_: object) -> list[DiskFull]:
         return [DiskFull("no room") for _ in batches]
@@ -188,7 +188,7 @@ def test_a_produce_that_appends_nothing_wakes_no_follower(
     sent = [node.wire.sent for node in cluster.nodes.values()]
     answer = one.produce(b"b")
     assert answer[0].error == DiskFull.code
-    assert leader.is_at_rest
+    assert leader.is_idle
     cluster.run()
     assert [node.wire.sent for node in cluster.nodes.values()] == sent
 
@@ -307,7 +307,7 @@ def test_a_partition_that_cannot_be_looked_after_holds_up_no_other(cluster: Clus
         cluster.now += MAX_LAG
         assert one.replica.is_restless
         one.tend()
-        partitions._round.appendleft(Faulty())  # type: ignore[arg-type]
+        partitions._isr_checks.appendleft(Faulty())  # type: ignore[arg-type]
         while posted:
             with suppress(RuntimeError):  # the event loop logs it
                 posted.popleft()()
@@ -389,7 +389,7 @@ def test_a_replica_that_comes_back_acts_behind_what_it_had_begun_before_it_was_g
         cluster.show(3)
         cluster.topic = replace(there, reassigned=2, revision=2)
     else:
-        three.partitions.topic_gone(TOPIC_ID)
+        three.partitions.drop_topic(TOPIC_ID)
     for number in (1, 2):
         cluster.kill(number)
     unclean = cluster.state.state.designate(3, (3,), 1)

@@ -37,7 +37,7 @@ class Scene:
             *(1, self.found, ALL, starts or EpochStarts([(3, 0)])),
             log_end=log_end,
             high_watermark=high_watermark,
-            given_up=0,
+            deleted_before=0,
             min_in_sync=2,
             max_lag=MAX_LAG,
             now=0.0,
@@ -45,12 +45,14 @@ class Scene:
 
     def append(self, count: int, now: float = 0.0) -> None:
         self.log_end += count
-        self.leader.appended(now)
+        self.leader.note_append(now)
 
-    def ack(self, replica: int, end: int, now: float = 0.0, given_up: int = 0) -> None:
+    def ack(self, replica: int, end: int, now: float = 0.0, deleted_before: int = 0) -> None:
         """A follower's log ends there, and counts up to there."""
         position = Position(EPOCH, 3 if end else -1, end)
-        found = self.leader.fetched(replica, 1, position, self.log_end, now, given_up=given_up)
+        found = self.leader.handle_fetch(
+            replica, 1, position, self.log_end, now, deleted_before=deleted_before
+        )
         assert found is None
 
     def advance(self) -> int:
@@ -101,10 +103,10 @@ def test_a_replica_that_never_fetched_has_nothing_though_there_is_nothing() -> N
 
 def test_a_replica_joins_when_it_has_given_up_what_was_deleted() -> None:
     scene = Scene(1, 2, log_end=10)
-    scene.leader.given_up = 4
-    scene.ack(3, 10, given_up=3)
+    scene.leader.deleted_before = 4
+    scene.ack(3, 10, deleted_before=3)
     assert scene.propose() is None
-    scene.ack(3, 10, given_up=4)
+    scene.ack(3, 10, deleted_before=4)
     assert scene.propose() == (1, 2, 3)
 
 
@@ -116,14 +118,14 @@ def test_who_joins_counts_before_that_is_written_and_who_leaves_until_it_is() ->
     scene.append(1)
     scene.ack(2, 11)
     assert scene.advance() == 10, "not before 3 has it, too"
-    scene.leader.answered(scene.written(scene.leader.proposed))
+    scene.leader.finish_proposal(scene.written(scene.leader.proposed))
     scene.ack(3, 11)
     assert scene.advance() == 11
     assert scene.propose(1, 2) == (1, 2)
     scene.append(1)
     scene.ack(2, 12)
     assert scene.advance() == 11, "3 may be in sync still"
-    scene.leader.answered(scene.written(scene.leader.proposed))
+    scene.leader.finish_proposal(scene.written(scene.leader.proposed))
     assert scene.advance() == 12
 
 
@@ -136,7 +138,7 @@ def test_both_isrs_count_until_a_read_behind_an_unknown_outcome_says_which(
         scene.ack(3, 0)
         assert scene.propose(*following) == following
         wanted = scene.leader.proposed
-        scene.leader.answered(None)
+        scene.leader.finish_proposal(None)
         assert scene.propose(*following) is None, "nobody knows on what the next write would stand"
         scene.append(1)
         scene.ack(2, 1)
@@ -144,10 +146,10 @@ def test_both_isrs_count_until_a_read_behind_an_unknown_outcome_says_which(
             (scene.found, False),
             (replace(scene.found, partition_epoch=3), True),
         ):
-            scene.leader.observed(found, settled=settled)
+            scene.leader.observe(found, settled=settled)
             assert scene.leader.maximal_isr == {1, 2, 3}, "the read may be from before the write"
             assert scene.advance() == 0
-        scene.leader.observed(scene.written(wanted) if was_written else scene.found, settled=True)
+        scene.leader.observe(scene.written(wanted) if was_written else scene.found, settled=True)
         counts = following if was_written else isr
         assert scene.leader.maximal_isr == {*counts}
         assert scene.advance() == (1 if counts == (1, 2) else 0)
@@ -159,7 +161,7 @@ def test_a_write_that_is_under_way_counts_whatever_is_read_meanwhile() -> None:
     scene = Scene(1, 2)
     scene.ack(3, 0)
     assert scene.propose() == (1, 2, 3)
-    scene.leader.observed(scene.found, settled=True)
+    scene.leader.observe(scene.found, settled=True)
     assert scene.leader.maximal_isr == {1, 2, 3}
 
 
@@ -171,10 +173,10 @@ def test_a_leader_takes_nothing_from_what_it_has_read_before_or_late() -> None:
             PartitionState(1, 8, (1, 2, 3), 1, active=True),
         ):
             old = VersionedState(state, partition_epoch)
-            scene.leader.observed(old)
-            scene.leader.answered(old)
+            scene.leader.observe(old)
+            scene.leader.finish_proposal(old)
             assert not scene.leader.resigned
-            assert (scene.leader.isr, scene.leader.found.partition_epoch) == ((1, 2), 4)
+            assert (scene.leader.isr, scene.leader.known.partition_epoch) == ((1, 2), 4)
 
 
 @pytest.mark.parametrize(
@@ -194,10 +196,10 @@ def test_a_leader_resigns_when_another_is_to_lead_or_it_is_to_begin_another_epoc
         scene.ack(3, 0)
         found = VersionedState(replace(scene.found.state, **changed), 5)
         if told == "read":
-            scene.leader.observed(found)
+            scene.leader.observe(found)
         else:
             assert scene.propose(1, 2) == (1, 2)
-            scene.leader.answered(Superseded(found))
+            scene.leader.finish_proposal(Superseded(found))
         assert scene.leader.resigned
         assert scene.propose(1, 2) is None
 
@@ -207,7 +209,7 @@ def test_a_leader_resigns_when_a_zookeeper_that_was_set_back_refuses_its_write()
         scene = Scene(*ALL)
         assert scene.propose(1, 2) == (1, 2)
         found = VersionedState(scene.found.state, partition_epoch)
-        scene.leader.answered(Superseded(found))
+        scene.leader.finish_proposal(Superseded(found))
         is_older = partition_epoch < scene.found.partition_epoch
         assert scene.leader.resigned is is_older, (
             "another write may have been read before the answer"
@@ -216,7 +218,7 @@ def test_a_leader_resigns_when_a_zookeeper_that_was_set_back_refuses_its_write()
 
 def test_a_leader_resigns_when_its_state_is_gone() -> None:
     scene = Scene(*ALL)
-    scene.leader.observed(None)
+    scene.leader.observe(None)
     assert scene.leader.resigned
 
 
@@ -224,10 +226,10 @@ def test_an_isr_that_somebody_else_has_written_counts() -> None:
     scene = Scene(*ALL)
     assert scene.propose(1, 2) == (1, 2)
     found = VersionedState(replace(scene.found.state, isr=(1, 3)), 6)
-    scene.leader.answered(Superseded(found))
+    scene.leader.finish_proposal(Superseded(found))
     assert scene.leader.isr == (1, 3)
     assert scene.leader.maximal_isr == {1, 3}
-    assert scene.leader.found.partition_epoch == 6
+    assert scene.leader.known.partition_epoch == 6
     assert not scene.leader.resigned
 
 
@@ -239,7 +241,7 @@ def test_the_high_watermark_stands_below_min_in_sync_and_never_falls() -> None:
     scene.ack(2, 2)
     assert scene.advance() == 4
     assert scene.propose(1) == (1,)
-    scene.leader.answered(scene.written(scene.leader.proposed))
+    scene.leader.finish_proposal(scene.written(scene.leader.proposed))
     assert scene.advance() == 4, "alone it commits nothing"
     scene.leader.min_in_sync = 1
     assert scene.advance() == 5
@@ -301,7 +303,7 @@ def test_who_is_not_a_replica_any_more_counts_for_nothing_and_leaves() -> None:
     scene.ack(2, 1)
     assert scene.advance() == 0, "it counts until it has left"
     assert scene.propose(*ALL, 4) == (1, 2)
-    scene.leader.answered(scene.written(scene.leader.proposed))
+    scene.leader.finish_proposal(scene.written(scene.leader.proposed))
     assert scene.advance() == 1
     assert scene.propose(*ALL, 4) is None
     scene.ack(4, 1)
@@ -310,23 +312,23 @@ def test_who_is_not_a_replica_any_more_counts_for_nothing_and_leaves() -> None:
 
 def test_records_are_given_up_when_nobody_who_may_lead_next_has_them() -> None:
     scene = Scene(1, 2, log_end=5)
-    assert not scene.leader.have_given_up(3), "2 has said nothing in this epoch"
-    scene.ack(2, 5, given_up=2)
-    assert not scene.leader.have_given_up(3)
-    scene.leader.given_up = 3
-    scene.ack(2, 5, given_up=3)
-    assert scene.leader.have_given_up(3)
-    scene.ack(3, 5, given_up=3)
+    assert not scene.leader.have_deleted_before(3), "2 has said nothing in this epoch"
+    scene.ack(2, 5, deleted_before=2)
+    assert not scene.leader.have_deleted_before(3)
+    scene.leader.deleted_before = 3
+    scene.ack(2, 5, deleted_before=3)
+    assert scene.leader.have_deleted_before(3)
+    scene.ack(3, 5, deleted_before=3)
     assert scene.propose() == (1, 2, 3)
     scene.ack(3, 5)
-    assert not scene.leader.have_given_up(3), "3 may be in sync already"
+    assert not scene.leader.have_deleted_before(3), "3 may be in sync already"
 
 
 def test_a_partition_is_at_rest_when_all_are_in_sync_and_lack_nothing() -> None:
     def at_rest(scene: Scene, acked: Iterable[int]) -> bool:
         for each in acked:
             scene.ack(each, scene.log_end)
-        return scene.leader.is_at_rest
+        return scene.leader.is_idle
 
     assert not at_rest(Scene(*ALL), (2,)), "3 has never fetched"
     assert at_rest(Scene(*ALL), (2, 3))
@@ -337,7 +339,7 @@ def test_a_partition_is_at_rest_when_all_are_in_sync_and_lack_nothing() -> None:
     assert not at_rest(scene, (2,))
     assert at_rest(scene, (3,))
     assert scene.propose(1, 2) == (1, 2)
-    assert not scene.leader.is_at_rest, "a write is under way"
+    assert not scene.leader.is_idle, "a write is under way"
 
 
 @pytest.mark.parametrize("refusal", ["out of range", "diverging"])
@@ -350,16 +352,18 @@ def test_a_follower_that_was_cut_in_front_of_damage_counts_for_no_position_that_
     scene.append(20)
     scene.ack(2, 110)
     assert scene.propose(1) == (1,)
-    scene.leader.answered(scene.written(scene.leader.proposed))
+    scene.leader.finish_proposal(scene.written(scene.leader.proposed))
     for looked_at in (40, 110, 120):
         position = Position(EPOCH, 3, looked_at)
-        found = scene.leader.fetched(2, 1, position, scene.log_end, 0.0, gives_up=True)
+        found = scene.leader.handle_fetch(2, 1, position, scene.log_end, 0.0, gives_up=True)
         assert found is None
     if refusal == "out of range":  # the leader has given up what lies before 60 meanwhile
         with pytest.raises(OffsetOutOfRange):
-            scene.leader.fetched(2, 1, Position(EPOCH, 3, 40), scene.log_end, 0.0, log_start=60)
+            scene.leader.handle_fetch(
+                2, 1, Position(EPOCH, 3, 40), scene.log_end, 0.0, log_start=60
+            )
     else:
-        diverging = scene.leader.fetched(2, 1, Position(EPOCH, 2, 40), scene.log_end, 0.0)
+        diverging = scene.leader.handle_fetch(2, 1, Position(EPOCH, 2, 40), scene.log_end, 0.0)
         assert diverging is not None
     assert not scene.leader.has_committed(2)
     assert scene.propose() is None
@@ -374,7 +378,7 @@ def test_a_follower_that_gives_up_what_it_has_acked_holds_the_high_watermark_unt
     scene.append(1)
     scene.ack(2, 11)
     with pytest.raises(OffsetNotAvailable):
-        scene.leader.fetched(2, 1, Position(EPOCH, 3, 4), 11, 0.0, gives_up=True)
+        scene.leader.handle_fetch(2, 1, Position(EPOCH, 3, 4), 11, 0.0, gives_up=True)
     assert scene.advance() == 0
     assert scene.propose() == (1,)
 
@@ -391,7 +395,7 @@ def in_doubt() -> Scene:
 
 def ask(scene: Scene, replica: int, last_epoch: int, end: int, *, gives_up: bool = False) -> object:
     position = Position(EPOCH, last_epoch, end)
-    return scene.leader.fetched(replica, 1, position, 10, 0.0, gives_up=gives_up)
+    return scene.leader.handle_fetch(replica, 1, position, 10, 0.0, gives_up=gives_up)
 
 
 def test_a_follower_in_doubt_waits_until_all_have_asked_and_it_has_the_most() -> None:

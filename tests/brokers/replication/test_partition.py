@@ -36,7 +36,7 @@ class Waiting:
         self.partition.wait(WaitingProduce(end, 10, deadline, done))
 
     def flush(self) -> None:
-        self.partition.appended(1, self.partition.log.log_end - 1)
+        self.partition.note_append(1, self.partition.log.log_end - 1)
         self.hands.work_all()
 
 
@@ -78,7 +78,7 @@ def test_a_log_that_takes_nothing_more_refuses_the_produces_that_wait(waiting: W
     waiting.produce(3)
     waiting.produce(2)
     waiting.partition.log.fail("a bad disk", readable=True)
-    waiting.partition._flushed(None)
+    waiting.partition._finish_flush(None)
     assert [(end, type(error)) for end, error in waiting.answers] == [
         (3, StorageError),
         (5, StorageError),

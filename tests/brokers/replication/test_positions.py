@@ -16,7 +16,7 @@ def a_leader(starts: EpochStarts, log_end: int) -> LeaderState:
         *(1, found, (1, 2), starts),
         log_end=log_end,
         high_watermark=0,
-        given_up=0,
+        deleted_before=0,
         min_in_sync=1,
         max_lag=10.0,
         now=0.0,
@@ -24,7 +24,7 @@ def a_leader(starts: EpochStarts, log_end: int) -> LeaderState:
 
 
 def told(leader: LeaderState, last_epoch: int, end: int, log_end: int, start: int = 0) -> object:
-    return leader.fetched(2, 1, Position(9, last_epoch, end), log_end, 0.0, log_start=start)
+    return leader.handle_fetch(2, 1, Position(9, last_epoch, end), log_end, 0.0, log_start=start)
 
 
 def test_a_position_on_the_leaders_log_is_acked_and_any_other_is_told_the_epochs_end() -> None:
@@ -82,7 +82,7 @@ def test_a_follower_cuts_its_log_to_what_both_have() -> None:
     assert asked == Position(9, 5, 20)
 
     def cut_to(epoch: int, offset: int) -> object:
-        return follower.answered(asked, EpochEnd(epoch, offset), starts, 20)
+        return follower.handle_answer(asked, EpochEnd(epoch, offset), starts, 20)
 
     assert cut_to(5, 15) == Truncate(15)
     assert cut_to(4, 15) == Truncate(12), "it has nothing of epoch 4"
@@ -96,8 +96,8 @@ def test_an_answer_to_a_position_that_was_left_is_passed_over() -> None:
     starts = EpochStarts([(1, 0)])
     follower = FollowerState(1, 9)
     asked = follower.position(starts, 5)
-    assert follower.answered(asked, None, starts, 5) == Append()
-    assert follower.answered(asked, None, starts, 6) is None
-    assert follower.answered(asked, EpochEnd(1, 2), starts, 6) is None
+    assert follower.handle_answer(asked, None, starts, 5) == Append()
+    assert follower.handle_answer(asked, None, starts, 6) is None
+    assert follower.handle_answer(asked, EpochEnd(1, 2), starts, 6) is None
     other = FollowerState(2, 10)
-    assert other.answered(asked, None, starts, 5) is None
+    assert other.handle_answer(asked, None, starts, 5) is None

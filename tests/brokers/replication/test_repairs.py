@@ -268,15 +268,15 @@ def test_a_fetch_from_before_the_damage_was_found_counts_for_nothing(cluster: Cl
     damaged = Position(leader.epoch, leader.epoch, 20)
     told = 2, cluster.registrations[2].epoch
     with pytest.raises(OffsetNotAvailable):
-        leader.fetched(*told, damaged, RECORDS, 0.0, gives_up=True)
+        leader.handle_fetch(*told, damaged, RECORDS, 0.0, gives_up=True)
     cluster.nodes[1].replica.look_after_isr()
     assert 2 not in cluster.state.state.isr
-    assert leader.fetched(*told, damaged, RECORDS, 0.0, gives_up=True) is None
+    assert leader.handle_fetch(*told, damaged, RECORDS, 0.0, gives_up=True) is None
     with pytest.raises(OffsetNotAvailable):
-        leader.fetched(*told, late, RECORDS, 0.0)
+        leader.handle_fetch(*told, late, RECORDS, 0.0)
     assert leader.propose(REPLICAS, 0.0) is None
-    assert leader.fetched(*told, damaged, RECORDS, 0.0) is None
-    assert leader.fetched(*told, late, RECORDS, 0.0) is None
+    assert leader.handle_fetch(*told, damaged, RECORDS, 0.0) is None
+    assert leader.handle_fetch(*told, late, RECORDS, 0.0) is None
     wanted = leader.propose(REPLICAS, 0.0)
     assert wanted is not None
     assert 2 in wanted.state.isr
@@ -287,7 +287,7 @@ def test_a_follower_that_dies_and_forgets_its_damage_counts_again(cluster: Clust
     leader = cluster.nodes[1].replica.leader
     assert leader is not None
     with pytest.raises(OffsetNotAvailable):
-        leader.fetched(
+        leader.handle_fetch(
             *(2, cluster.registrations[2].epoch, Position(leader.epoch, leader.epoch, 20)),
             *(RECORDS, 0.0),
             gives_up=True,
@@ -626,7 +626,7 @@ def test_what_a_cut_says_of_a_log_is_not_taken_back_by_what_was_said_before(
     one.log.is_incomplete = True
     note_incomplete(one.log.directory)
     one.by_hand = True
-    one.replica.observe(one.replica.found)
+    one.replica.observe(one.replica.last_read)
     assert one.hands.keys()
     assert [one.log.is_incomplete] == [False]
     cluster.mend()

@@ -23,7 +23,7 @@ from folkmoot.brokers.replication.partition import (
 )
 from folkmoot.brokers.server.metadata_cache import ClusterChange, ClusterView
 from folkmoot.brokers.server.purgatory import Request, Response
-from folkmoot.brokers.server.replica_fetches import TELL_WITHIN
+from folkmoot.brokers.server.replica_fetches import NOTIFY_WITHIN
 from folkmoot.brokers.server.request_table import handle
 from folkmoot.brokers.storage import log as log_module
 from folkmoot.brokers.storage.files.atomic_file import disk_error
@@ -449,15 +449,15 @@ def test_a_refusal_of_a_former_incarnation_takes_nothing_from_the_next_one(
     cluster.start(3)
     registered = cluster.registrations[3].epoch
     position = Position(1, -1, 0)
-    leader.fetched(3, registered - 1, position, 0, cluster.now)
+    leader.handle_fetch(3, registered - 1, position, 0, cluster.now)
     refused = leader.propose((1, 2, 3), cluster.now)
     assert refused is not None
-    leader.fetched(3, registered, position, 0, cluster.now)
-    leader.answered(BrokerReplaced(3))
+    leader.handle_fetch(3, registered, position, 0, cluster.now)
+    leader.finish_proposal(BrokerReplaced(3))
     again = leader.propose((1, 2, 3), cluster.now)
     assert again is not None
     assert again.in_sync == {3: registered}
-    leader.answered(BrokerReplaced(3))
+    leader.finish_proposal(BrokerReplaced(3))
     assert leader.propose((1, 2, 3), cluster.now) is None, "nobody has fetched since"
 
 
@@ -671,7 +671,7 @@ def test_the_epochs_of_all_partitions_of_a_turn_are_put_on_disk_by_two_writes(
     topic = TopicInfo(TOPIC_ID, [[1, 2]] * 20)
     state = VersionedState(PartitionState(2, 2, (1, 2), 1, active=True), 2)
     states = {TopicIdPartition(TOPIC_ID, number): state for number in range(20)}
-    change = ClusterChange(whole=ClusterView({}, {"t": topic}, states), is_registered=True)
+    change = ClusterChange(full_view=ClusterView({}, {"t": topic}, states), is_registered=True)
     with LogManager(tmp_path, 1, LogConfig(), submit=hands.submit) as logs:
         handlers = make_handlers(logs, submit=hands.submit)
         for number in range(20):
@@ -794,7 +794,7 @@ def test_an_isr_change_whose_outcome_is_not_known_is_not_settled_by_what_was_rea
     whole = ClusterView(cluster.registrations, {**others, "t": cluster.topic}, states)
     steps: deque[Callable[[], None]] = deque()
     one.handlers.updates.show(
-        ClusterChange(whole=whole, is_settled=True, is_registered=True), steps.append
+        ClusterChange(full_view=whole, is_settled=True, is_registered=True), steps.append
     )
     assert steps, "t is still to come"
     cluster.lose_answers = True
@@ -1205,7 +1205,7 @@ def test_records_are_deleted_when_whoever_may_lead_next_has_deleted_them(cluster
         cluster.run()
     cluster.nodes[3].by_hand = True
     answer = cluster.nodes[1].delete_records(2)
-    cluster.now += TELL_WITHIN
+    cluster.now += NOTIFY_WITHIN
     cluster.run()
     assert cluster.nodes[2].log.log_start == 2
     assert not answer, "broker 3 has not deleted them"
@@ -1256,7 +1256,7 @@ def test_a_follower_without_room_to_delete_records_does_so_when_there_is_some(
     monkeypatch.setattr("folkmoot.brokers.storage.retention.save_log_start", save)
     answers = one.delete_records(3)
     cluster.run()
-    cluster.now += TELL_WITHIN
+    cluster.now += NOTIFY_WITHIN
     cluster.run()
     assert (refused, answers, three.log.log_start) == ([3], [], 0)
     for _ in range(3):
@@ -1805,7 +1805,7 @@ def test_a_log_that_has_grown_behind_where_it_was_to_begin_anew_stays(cluster: C
     while three.hands.keys()[:1] != ["log starts"]:
         three.hands.work()
         cluster.run()
-    assert (three.replica._asked, three.log.log_end) == (None, 2)
+    assert (three.replica._in_flight, three.log.log_end) == (None, 2)
     three.log.append_as_follower(memoryview(there))
     three.hands.work()
     assert three.log.log_end == 4
@@ -1819,7 +1819,7 @@ def answer(follower: Node, result: ReplicaFetchResult, chunk: bytes | memoryview
     """Have its leader answer the fetch that waits."""
     [number] = follower.wire._waiting
     follower.wire.reply(number, Response(ReplicaFetchResponse([result]), [chunk]))
-    follower.partitions.turn({}, follower.now)
+    follower.partitions.replicate({}, follower.now)
 
 
 def test_a_log_does_not_begin_anew_where_its_leaders_begins_before_or_did_when_it_ended_elsewhere(
@@ -1828,7 +1828,7 @@ def test_a_log_does_not_begin_anew_where_its_leaders_begins_before_or_did_when_i
     cluster.nodes[1].produce(b"a", b"b")
     cluster.run()
     three = cluster.nodes[3]
-    assert three.replica._asked == Position(1, 1, 2)
+    assert three.replica._in_flight == Position(1, 1, 2)
     three.by_hand = True
     code = OffsetOutOfRange.code
     for epoch, log_end, log_start in ((1, 2, 1), (1, 1, 2), (0, 2, 2)):
@@ -1838,7 +1838,7 @@ def test_a_log_does_not_begin_anew_where_its_leaders_begins_before_or_did_when_i
         answer(three, refused)
         assert not three.hands.jobs
         cluster.later(1.0)
-        assert three.replica._asked == Position(1, 1, 2), "it asks again"
+        assert three.replica._in_flight == Position(1, 1, 2), "it asks again"
     three.by_hand = False
 
 
@@ -2036,10 +2036,10 @@ def test_a_log_is_never_cut_below_what_is_committed_but_by_an_unclean_election(
     cluster.later(1.0)
     assert two.log.high_watermark == 2
     os.truncate(one.log.segments[0].path, 0)
-    one.log.was_cut(1, 0, 0)  # a leader whose disk has lost all, and that has not noticed
+    one.log.note_cut(1, 0, 0)  # a leader whose disk has lost all, and that has not noticed
     cluster.kill(3)
-    two.replica._asked = None
-    two.replica._ask()
+    two.replica._in_flight = None
+    two.replica._fetch_next()
     cluster.run()
     assert two.log.log_end == 2
     assert two.log.failed is not None
@@ -2274,7 +2274,7 @@ def test_who_was_alone_in_sync_leads_without_its_page_cache_but_not_without_its_
         one.handlers.flusher.flush(one.log)
         for _ in range(3):
             one.handlers.flusher.task(one.now)
-        assert one.logs.noted.recovery_points
+        assert one.logs.saved_notes.recovery_points
     lose_power(cluster, 1, monkeypatch)
     cluster.start(1)
     cluster.show()
@@ -2400,11 +2400,11 @@ def test_an_answer_to_an_earlier_question_is_passed_over(
     cluster.nodes[1].produce(b"a")
     cluster.run()
     two = cluster.nodes[2]
-    assert two.replica._asked == Position(1, 1, 1)
+    assert two.replica._in_flight == Position(1, 1, 1)
     result = ReplicaFetchResult("t", 0, 0, "", epoch, log_end, -1, -1, 0, 1, True)
     chunk = read_now(two.log, 0, 1000, committed=False)
     answer(two, result, chunk)
-    assert two.replica._asked == Position(1, 1, 1), "the answer to that is still to come"
+    assert two.replica._in_flight == Position(1, 1, 1), "the answer to that is still to come"
     assert (two.log.failed, two.log.log_end) == (None, 1)
 
 
@@ -2435,7 +2435,7 @@ def test_an_answer_counts_though_its_position_is_about_to_be_named_again(cluster
     cluster.now += 0.02
     one.turn()  # which has the followers' requests of that high watermark answered
     one.turn()
-    two.replica._ask(again=True)
+    two.replica._fetch_next(again=True)
     cluster.run()
     cluster.later(1.0)
     assert two.log.high_watermark == 1
@@ -2527,7 +2527,7 @@ def test_a_follower_serves_what_is_committed_as_far_as_it_has_heard_and_only_whi
     cluster.run()
     assert (leader.log.high_watermark, follower.log.high_watermark) == (2, 0)
     assert fetched(follower, 0, epoch=1) is None, "it does not know yet that it is committed"
-    cluster.later(TELL_WITHIN)
+    cluster.later(NOTIFY_WITHIN)
     assert fetched(follower, 0, epoch=1).high_watermark == 2, "and hears of it soon"
     assert fetched(follower, 2, epoch=1) is None
     assert fetched(follower, 3, epoch=1).error == OffsetNotAvailable.code

@@ -365,7 +365,7 @@ def test_a_fault_in_deferred_work_is_an_error_for_the_request_that_waits(tmp_pat
         handlers = make_handlers(logs, submit=jobs.submit)
         served = Served(handlers)
         jobs.start(served.loop.post)
-        handlers.flusher.appended = broken  # type: ignore[assignment, method-assign]
+        handlers.flusher.note_appended = broken  # type: ignore[assignment, method-assign]
         served.loop.start()
         with Peer(served.address) as peer:
             peer.ask(Api.PRODUCE, produce(into(0)), [make_batch(b"a")])
@@ -524,19 +524,21 @@ def test_many_requests_of_many_entries_hold_up_the_next_messages_for_a_moment_on
         ]
         if begins:
             queue = iter(work)
-            monkeypatch.setattr(loop, "_take", lambda message, now: loop._advance(*next(queue)))
+            monkeypatch.setattr(
+                loop, "_handle_message", lambda message, now: loop._advance(*next(queue))
+            )
             messages = [Message(b"", [])] * requests
             monkeypatch.setattr(served.socket, "receive", lambda limit: messages)
         else:
             loop._unfinished.extend((*each, None) for each in work)
             loop._held.update((request.peer, (request, deque())) for request, _ in work)
-        loop._turn()
+        loop._run_once()
         assert len(order) < (requests if begins else 0) + 20, "all but a few gave way"
         monkeypatch.setattr(served.socket, "receive", lambda limit: [])
         monkeypatch.setattr(loop, "_conclude", lambda request, outcome: None)
         turns = 1
         while loop._unfinished:
-            loop._turn()
+            loop._run_once()
             turns += 1
         assert len(order) == requests * steps_each, "none is forgotten"
         assert turns > 10

@@ -204,7 +204,7 @@ def test_the_next_fetch_names_only_what_has_changed(bench: Bench) -> None:
     bench.append(2, ONE)
     (answer,) = bench.woken()
     assert (partitions(answer), answer.body.kept) == ([2], True)
-    ((_, kept),) = bench.handlers.sessions._kept.values()
+    ((_, kept),) = bench.handlers.sessions._cached.values()
     assert (len(kept.entries), kept.changed) == (PARTITIONS - 1, {})
     bench.waits(fetch(out_of(2, offset=1), max_wait=2.0, keep=True, after=bench.number))
     bench.append(4, ONE)
@@ -324,14 +324,14 @@ def test_a_fetch_that_fails_leaves_nothing_behind(
         raise RuntimeError("a fault of ours")
 
     with monkeypatch.context() as patch:
-        patch.setattr(MetadataCache, "led", broken)
+        patch.setattr(MetadataCache, "find_led", broken)
         with pytest.raises(RuntimeError):
             bench.ask(fetch(after=bench.number))
     assert bench.watches == 0
     bench.waits(fetch(out_of(1), max_wait=2.0))
     bench.append(1, ONE)
     with monkeypatch.context() as patch:
-        patch.setattr(MetadataCache, "led", broken)
+        patch.setattr(MetadataCache, "find_led", broken)
         with pytest.raises(RuntimeError):
             bench.woken()
     assert bench.watches == 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from folkmoot.brokers.server.inventory import take_inventory
 from folkmoot.brokers.storage.log_manager import LogManager
-from folkmoot.coordination.cluster.restoring import FoundReplica
+from folkmoot.coordination.cluster.restoring import ReplicaOnDisk
 from folkmoot.coordination.topics import TopicInfo
 from tests.brokers.batches import SMALL, a_batch, append
 from tests.brokers.hands import create
@@ -35,7 +35,7 @@ def test_an_inventory_says_where_each_log_ends_and_changes_nothing(tmp_path: Pat
     assert contents(data) == before
     assert (found.broker, found.cluster, found.stopped) == (1, "c", True)
     assert found.replicas == [
-        FoundReplica(
+        ReplicaOnDisk(
             *(1, "flights", "first", 0),
             leader_epoch=0,
             last_epoch=found.replicas[0].last_epoch,

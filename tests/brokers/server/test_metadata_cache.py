@@ -141,7 +141,7 @@ def test_ten_thousand_topics_are_taken_over_in_steps_of_bounded_size(
         configured: list[str] = []
         monkeypatch.setattr(logs, "configure", lambda name, *_: configured.append(name))
         deleted = {"id-gone": Deletion("gone", 0.0, "", (ME,))}
-        handlers.updates.show(ClusterChange(whole=view, deleted=deleted), posted.append)
+        handlers.updates.show(ClusterChange(full_view=view, deleted=deleted), posted.append)
         largest = len(configured)
         while posted:
             before = len(configured)
@@ -158,15 +158,15 @@ def test_a_topic_of_ten_thousand_partitions_is_taken_over_in_steps_of_bounded_si
     topics = {"wide": wide, "gone": TopicInfo("id-gone", [[ME, OTHER]] * 1_000)}
     taken: dict[str, list[int]] = {"wide": [], "gone": []}
 
-    def topic_is(name: str, *_: object, numbers: range, settled: bool) -> None:
+    def update_topic(name: str, *_: object, numbers: range, settled: bool) -> None:
         assert len(numbers) <= PARTITIONS_PER_STEP
         taken[name] += numbers
 
     with make_logs(tmp_path / "data") as logs:
         handlers = make_handlers(logs)
-        monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
+        monkeypatch.setattr(handlers.partitions, "update_topic", update_topic)
         posted: deque[Callable[[], None]] = deque()
-        first = ClusterChange(whole=ClusterView(BROKERS, topics), is_registered=True)
+        first = ClusterChange(full_view=ClusterView(BROKERS, topics), is_registered=True)
         handlers.updates.show(first, posted.append)
         second = ClusterChange(
             brokers=BROKERS,
@@ -191,7 +191,7 @@ def test_that_a_view_is_settled_holds_for_all_of_its_topics_though_another_comes
     states = {TopicIdPartition(each.topic_id, 0): state for each in topics.values()}
     settled: set[str] = set()
 
-    def topic_is(
+    def update_topic(
         name: str, *_: object, numbers: range, settled: bool, into: set[str] = settled
     ) -> None:
         if settled:
@@ -199,10 +199,10 @@ def test_that_a_view_is_settled_holds_for_all_of_its_topics_though_another_comes
 
     with make_logs(tmp_path / "data") as logs:
         handlers = make_handlers(logs)
-        monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
+        monkeypatch.setattr(handlers.partitions, "update_topic", update_topic)
         posted: deque[Callable[[], None]] = deque()
         whole = ClusterView(BROKERS, topics, states)
-        first = ClusterChange(whole=whole, is_settled=True, is_registered=True)
+        first = ClusterChange(full_view=whole, is_settled=True, is_registered=True)
         handlers.updates.show(first, posted.append)
         moved = {each: VersionedState(state.state, 3) for each in states}
         handlers.updates.show(ClusterChange(brokers=BROKERS, states=moved), posted.append)
@@ -217,17 +217,17 @@ def test_what_cannot_be_taken_over_of_one_topic_holds_up_no_other(
     topics = {name: TopicInfo(f"id-{name}", [[ME, OTHER]] * 1_000) for name in ("a", "b", "c")}
     taken: dict[str, list[int]] = {name: [] for name in topics}
 
-    def topic_is(name: str, *_: object, numbers: range, settled: bool) -> None:
+    def update_topic(name: str, *_: object, numbers: range, settled: bool) -> None:
         if name == "b":
             raise RuntimeError("a fault")
         taken[name] += numbers
 
     with make_logs(tmp_path / "data") as logs:
         handlers = make_handlers(logs)
-        monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
+        monkeypatch.setattr(handlers.partitions, "update_topic", update_topic)
         posted: deque[Callable[[], None]] = deque()
         whole = ClusterView(BROKERS, topics)
-        handlers.updates.show(ClusterChange(whole=whole, is_registered=True), posted.append)
+        handlers.updates.show(ClusterChange(full_view=whole, is_registered=True), posted.append)
         while posted:
             posted.popleft()()
     assert taken == {"a": list(range(1_000)), "b": [], "c": list(range(1_000))}
@@ -241,15 +241,15 @@ def test_a_topic_that_is_set_back_between_two_steps_is_taken_out_of_use(
     wide = TopicInfo("id-wide", [[ME, OTHER]] * 1_000, revision=2)
     taken: list[int] = []
 
-    def topic_is(name: str, *_: object, numbers: range, settled: bool) -> None:
+    def update_topic(name: str, *_: object, numbers: range, settled: bool) -> None:
         taken.extend(numbers)
 
     with make_logs(tmp_path / "data") as logs:
         create(logs, "wide", "id-wide", 0)
         handlers = make_handlers(logs)
-        monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
+        monkeypatch.setattr(handlers.partitions, "update_topic", update_topic)
         posted: deque[Callable[[], None]] = deque()
-        first = ClusterChange(whole=ClusterView(BROKERS, {"wide": wide}), is_registered=True)
+        first = ClusterChange(full_view=ClusterView(BROKERS, {"wide": wide}), is_registered=True)
         handlers.updates.show(first, posted.append)
         narrow = msgspec.structs.replace(wide, partitions=[[OTHER]] * 700, revision=1)
         back = ClusterChange(brokers=BROKERS, topics={"wide": narrow}, is_registered=True)
@@ -279,15 +279,15 @@ def test_a_changed_state_costs_that_one_partition_however_many_its_topic_has(
     topics = {"wide": TopicInfo("id-wide", [[ME, OTHER]] * count)}
     taken: list[int] = []
 
-    def topic_is(name: str, *_: object, numbers: Sequence[int], settled: bool) -> None:
+    def update_topic(name: str, *_: object, numbers: Sequence[int], settled: bool) -> None:
         taken.extend(numbers)
 
     with make_logs(tmp_path / "data") as logs:
         handlers = make_handlers(logs)
-        monkeypatch.setattr(handlers.partitions, "topic_is", topic_is)
+        monkeypatch.setattr(handlers.partitions, "update_topic", update_topic)
         posted: deque[Callable[[], None]] = deque()
         whole = ClusterView(BROKERS, topics)
-        handlers.updates.show(ClusterChange(whole=whole, is_registered=True), posted.append)
+        handlers.updates.show(ClusterChange(full_view=whole, is_registered=True), posted.append)
         while posted:
             posted.popleft()()
         taken.clear()

@@ -117,7 +117,7 @@ def test_brokers_that_die_at_any_moment_give_no_id_twice() -> None:
         session = zookeeper.connect()
 
         def take(count: int, session: Any = session) -> range:
-            return execute(session, producer_ids.take(count), 5.0)
+            return execute(session, producer_ids.allocate(count), 5.0)
 
         jobs = Jobs()
         ids = ProducerIds(jobs.submit, take)

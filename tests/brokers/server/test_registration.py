@@ -75,7 +75,7 @@ class Watched:
         return self.sessions[-1]
 
     def _show(self, change: ClusterChange) -> None:
-        view = change.whole
+        view = change.full_view
         if view is None:
             former = self.views[-1]
             view = ClusterView(former.registrations, former.topics, former.states)

@@ -15,9 +15,9 @@ def test_a_request_is_counted_with_its_bytes_and_the_time_until_it_was_answered_
     counters = RequestCounters()
     body = HelloRequest("test")
     for _ in range(2):
-        counters.received(body, [memoryview(b"12345"), memoryview(b"678")])
-    counters.answered(Request(b"peer", 1, body, 100.0), [b"12", b"3"], 100.2)
-    counters.refused(Request(b"peer", 2, body, 100.0), Overloaded("too many"), 103.0)
+        counters.count_request(body, [memoryview(b"12345"), memoryview(b"678")])
+    counters.count_response(Request(b"peer", 1, body, 100.0), [b"12", b"3"], 100.2)
+    counters.count_error(Request(b"peer", 2, body, 100.0), Overloaded("too many"), 103.0)
     ((name, hello),) = counters.snapshot().items()
     assert (name, hello.received, hello.request_bytes, hello.response_bytes) == ("hello", 2, 16, 3)
     assert hello.durations.total == pytest.approx(3.2)
@@ -27,6 +27,6 @@ def test_a_request_is_counted_with_its_bytes_and_the_time_until_it_was_answered_
 
 def test_what_cannot_be_read_is_counted_as_an_error_of_no_api() -> None:
     counters = RequestCounters()
-    counters.refused(Request(b"peer", 0, None, 100.0), InvalidRequest("no envelope"), 100.0)
+    counters.count_error(Request(b"peer", 0, None, 100.0), InvalidRequest("no envelope"), 100.0)
     assert counters.errors == {"InvalidRequest": 1}
     assert counters.snapshot() == {}

@@ -17,7 +17,7 @@ from folkmoot.brokers.server.event_loop import EventLoop
 from folkmoot.brokers.server.metadata_cache import ClusterView
 from folkmoot.brokers.server.purgatory import Response
 from folkmoot.brokers.server.request_handlers import RequestHandlers
-from folkmoot.brokers.server.schemas import MISS_PAUSE, Schemas, described
+from folkmoot.brokers.server.schemas import MISS_PAUSE, Schemas, describe_schema
 from folkmoot.consumers.broker_schemas import BrokerSchemas
 from folkmoot.coordination import topics
 from folkmoot.coordination.schemas.versions import Reference
@@ -621,9 +621,9 @@ def test_a_schema_with_references_that_fit_into_no_answer_is_told_so(
     registry = SchemaRegistry(session)
     registry.register("items", ITEM)
     order = registry.register("orders", ORDER, references=[Reference("shop.Item", "items", 1)]).id
-    assert execute(session, described(".", order)) == GetSchemaResponse(ORDER, [ITEM])
+    assert execute(session, describe_schema(".", order)) == GetSchemaResponse(ORDER, [ITEM])
     with pytest.raises(SchemaNotFound):
-        execute(session, described(".", order + 1))
+        execute(session, describe_schema(".", order + 1))
     monkeypatch.setattr(module, "MAX_ENVELOPE_BYTES", len(ITEM + ORDER) - 1)
     with pytest.raises(ResponseTooLarge):
-        execute(session, described(".", order))
+        execute(session, describe_schema(".", order))

@@ -60,7 +60,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 @pytest.mark.parametrize("offset", [5, 7, 9, 22])
 def test_a_bad_batch_that_a_reader_was_served_is_marked(bench: Bench, offset: int) -> None:
     """Of a sealed segment, which is served from a mapping; and of the active one."""
-    assert bool(bench.log.sealed(bench.log.segment_at(offset).base_offset)) == (offset != 22)
+    assert bool(bench.log.find_sealed(bench.log.segment_at(offset).base_offset)) == (offset != 22)
     bench.log.read(offset, 1)  # mapped, and in the page cache
     bench.rot(offset)
     with pytest.raises(CorruptBatch):

@@ -106,7 +106,7 @@ def test_a_cut_behind_a_deletion_removes_its_files_before_a_new_segment_has_the_
     async def cut() -> None:
         assert logs.is_removing(log)
         await logs.remove(log, ())
-        log.take_back_committed(0, "an unclean election has lost")
+        log.uncommit(0, "an unclean election has lost")
         await log.cut(0)
         ended.append(True)
 
@@ -262,13 +262,13 @@ def test_it_works_beside_a_checkpoint_of_the_same_log(logs: LogManager, hands: H
     flusher = Flusher(logs)
     deleting = Retention(logs, flusher, hands.submit)
     log = filled(logs)
-    flusher.appended(log, 1, Now(0.0, 0))
+    flusher.note_appended(log, 1, Now(0.0, 0))
     flusher.task(Now(CHECKPOINT_INTERVAL, 0))
     flusher.task(Now(CHECKPOINT_INTERVAL, 0))
     assert hands.keys() == ["flush"]
     outcomes = ask(deleting, log, 12)
     append(log, a_batch(b"x" * 2000))
-    flusher.appended(log, 2000, Now(CHECKPOINT_INTERVAL, 0))
+    flusher.note_appended(log, 2000, Now(CHECKPOINT_INTERVAL, 0))
     assert hands.keys() == ["flush"], "one flush of a log at a time"
     hands.work_all()
     assert outcomes == [None]

@@ -67,7 +67,7 @@ class Disk:
     def append(self, log: Log, *batches: bytes) -> bool:
         """→ whether this is acknowledged only when it is on disk."""
         append(log, *batches)
-        self.flusher.appended(log, sum(map(len, batches)), self.now)
+        self.flusher.note_appended(log, sum(map(len, batches)), self.now)
         if log.flushes:
             self.flusher.flush(log, partial(self._flushed, log))
         return log.flushes
@@ -329,14 +329,14 @@ def test_a_fault_of_one_that_waits_for_a_flush_ends_neither_the_round_nor_other_
     disk.checkpoint()
     turn: Pending[None] = Pending()
     turn.when_finished(partial(a_fault, None))
-    disk.flusher._turns.append(turn)
+    disk.flusher._waiting_flushes.append(turn)
     outcomes: list[object] = []
     disk.append(other, a_batch(b"a"))
     disk.flusher.flush(other, outcomes.append)
     disk.append(log, a_batch(b"c"))
     disk.checkpoint()
     assert outcomes == [None]
-    assert disk.logs.noted.recovery_points["first-0"].end_offset == 3
+    assert disk.logs.saved_notes.recovery_points["first-0"].end_offset == 3
     disk.logs.close()
 
 
@@ -652,10 +652,10 @@ def test_recovery_points_that_cannot_be_noted_are_tried_again_with_the_next_roun
         full.setattr(flushing, "save_notes", refuse)
         disk.checkpoint()
     assert disk.points() == b"{}"
-    assert disk.logs.noted.recovery_points == {}
+    assert disk.logs.saved_notes.recovery_points == {}
     disk.append(log, a_batch(b"b"))
     disk.checkpoint()
-    assert disk.logs.noted.recovery_points["first-0"].end_offset == 2
+    assert disk.logs.saved_notes.recovery_points["first-0"].end_offset == 2
     assert values_of(log.read(0, 1000)) == [(0, b"a"), (1, b"b")]
     disk.logs.close()
 
@@ -711,8 +711,8 @@ def test_a_fault_of_one_that_waits_for_the_notes_holds_up_no_other_and_no_later_
     disk.flusher.note(a_fault)
     disk.flusher.note(a_fault)
     disk.flusher.note(outcomes.append)
-    disk.logs.notes.ids.seen(9, 4)
-    disk.logs._have_ids_noted = a_fault
+    disk.logs.notes.ids.note_ids(9, 4)
+    disk.logs._on_ids_saved = a_fault
     for _ in range(2):
         with suppress(RuntimeError):  # the event loop logs it
             disk.hands.work_all()
@@ -726,8 +726,8 @@ def test_the_highest_ids_are_on_disk_a_second_later_or_when_there_is_room(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
-    disk.logs._have_ids_noted = lambda ids: told.append(ids.schema)
-    disk.logs.notes.ids.seen(9, 4)
+    disk.logs._on_ids_saved = lambda ids: told.append(ids.schema)
+    disk.logs.notes.ids.note_ids(9, 4)
     with monkeypatch.context() as full:
         full.setattr(flushing, "save_notes", refuse_for_room)
         disk.later(1.0)
@@ -757,12 +757,12 @@ def test_a_log_is_not_made_anew_before_the_recovery_point_of_the_one_before_is_o
     for each in (disk, again):
         directory = each.data / log.directory.name
         assert b"first-0" in each.points()
-        assert each.logs.is_going(directory)
+        assert each.logs.is_deleting(directory)
         each.later(2.0)
-        assert each.logs.is_going(directory)
+        assert each.logs.is_deleting(directory)
         each.hands.work_all()
         assert b"first-0" not in each.points()
-        assert not each.logs.is_going(directory)
+        assert not each.logs.is_deleting(directory)
         each.logs.close()
 
 

@@ -89,7 +89,7 @@ def test_a_read_of_a_cold_segment_checks_its_index_in_the_background_once(
     assert values_of(log.read(7, 1)) == [(7, b"")]
     assert read_job(log, RECORDS) is None, "there is nothing to read"
     for segment in log.segments:
-        segment.rest()
+        segment.close_if_flushed()
     assert read_job(log, 7) is None, "what was checked once is only opened again"
     log.abandon()
 

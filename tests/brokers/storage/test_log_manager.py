@@ -283,7 +283,7 @@ def test_a_recorded_deletion_is_carried_out_after_its_delay_and_said_at_each_ste
 ) -> None:
     gone: list[str] = []
     config = replace(SMALL, delete_delay=60.0)
-    with LogManager(data, 1, config, carried_out=gone.append) as logs:
+    with LogManager(data, 1, config, on_deleted=gone.append) as logs:
         append(create(logs, "flights", "first", 0), a_batch(b"a"))
         caplog.set_level(logging.INFO)
         for now in (0.0, 59.0):
@@ -355,9 +355,9 @@ def test_a_directory_that_could_not_be_renamed_is_used_again_when_its_topic_is_t
             faulty.setattr(Path, "rename", refuse)
             logs.delete_later("first", Deletion("flights", 0.0, "", (1,)))
             logs.deletion_task(Now(0.0, 0))
-            assert logs.is_going(data / "first-0")
+            assert logs.is_deleting(data / "first-0")
         logs.configure("flights", "first", {})
-        assert not logs.is_going(data / "first-0")
+        assert not logs.is_deleting(data / "first-0")
         assert read_all(create(logs, "flights", "first", 0)) == [(0, b"a")]
 
 
@@ -368,7 +368,7 @@ def test_a_topic_that_is_deleted_again_while_its_directories_go_is_carried_out_o
         raise PermissionError("read-only")
 
     hands, carried_out = Hands(), list[str]()
-    logs = LogManager(data, 1, SMALL, submit=hands.submit, carried_out=carried_out.append)
+    logs = LogManager(data, 1, SMALL, submit=hands.submit, on_deleted=carried_out.append)
     logs.start()
     append(create(logs, "flights", "first", 0), a_batch(b"a"))
     with monkeypatch.context() as faulty:
@@ -376,11 +376,11 @@ def test_a_topic_that_is_deleted_again_while_its_directories_go_is_carried_out_o
         logs.delete_later("first", Deletion("flights", 0.0, "", (1,)))
         logs.deletion_task(Now(0.0, 0))
         logs.configure("flights", "first", {})
-        assert logs.is_going(data / "first-0")
+        assert logs.is_deleting(data / "first-0")
         logs.delete_later("first", Deletion("flights", 1.0, "", (1,)))
         logs.deletion_task(Now(1.0, 0))
         hands.work_all()
-    assert logs.is_going(data / "first-0")
+    assert logs.is_deleting(data / "first-0")
     assert carried_out == []
     logs.deletion_task(Now(REMOVE_AGAIN_AFTER, 0))
     hands.work_all()
@@ -422,7 +422,7 @@ def test_a_deletion_that_was_taken_back_or_may_have_been_removes_nothing(data: P
 def test_an_id_that_a_client_made_up_is_not_taken_for_one_that_was_given() -> None:
     ids = HighestIds()
     for producer_id in (7, 2**63 - 1, 2**62 + 1):
-        ids.seen(producer_id, 0)
+        ids.note_ids(producer_id, 0)
     assert ids.producer == 7
 
 
@@ -469,7 +469,7 @@ def test_one_directory_that_cannot_be_removed_is_tried_again_and_keeps_none_of_t
         return real(self, target)
 
     gone: list[str] = []
-    with LogManager(data, 1, SMALL, carried_out=gone.append) as logs:
+    with LogManager(data, 1, SMALL, on_deleted=gone.append) as logs:
         for partition in range(4):
             append(create(logs, "flights", "first", partition), a_batch(b"a"))
         logs.configure("flights", "first", {})
@@ -480,11 +480,11 @@ def test_one_directory_that_cannot_be_removed_is_tried_again_and_keeps_none_of_t
             logs.delete_later("first", Deletion("flights", 0.0, "", (1,)))
             logs.deletion_task(Now(0.0, 0))
             assert names(data) == {"first-1"}
-        assert logs.is_going(data / "first-1"), "nothing is made in its place"
+        assert logs.is_deleting(data / "first-1"), "nothing is made in its place"
         assert "1 directories are left for now: read-only" in caplog.text
         logs.deletion_task(Now(REMOVE_AGAIN_AFTER, 0))
         assert names(data) == set()
-        assert not logs.is_going(data / "first-1")
+        assert not logs.is_deleting(data / "first-1")
         assert gone == ["first"]
 
 
@@ -682,7 +682,7 @@ def test_a_flush_whose_outcome_was_not_taken_is_not_vouched_for_by_the_stop(data
     log = create(logs, "flights", "first", 0)
     append(log, a_batch(b"a"))
     flusher = Flusher(logs)
-    flusher.appended(log, 1, Now(0.0, 0))
+    flusher.note_appended(log, 1, Now(0.0, 0))
     flusher.task(Now(CHECKPOINT_INTERVAL, 0))
     flusher.task(Now(CHECKPOINT_INTERVAL, 0))
     [(_, work, _)] = hands.jobs

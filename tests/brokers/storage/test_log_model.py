@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from folkmoot.brokers.storage.log import Log
 from folkmoot.brokers.storage.recovery import RecoveryPoint
-from folkmoot.brokers.storage.retention import expired
+from folkmoot.brokers.storage.retention import count_expired
 from folkmoot.brokers.storage.segment import OpenSegments
 from folkmoot.coordination.topic_config import LogConfig
 from folkmoot.protocol import batch_header, record_batch
@@ -132,7 +132,7 @@ class LogAgainstList(RuleBasedStateMachine):
         for _ in range(2):
             for segment in self.log.segments:
                 segment.load_summary()
-            count = expired(self.log.segments, CONFIG, self.now)
+            count = count_expired(self.log.segments, CONFIG, self.now)
             removed(self.log.delete_segments(count))
             flush(self.log)  # with what the headers that go tell of producers
         kept = young[0] if young else len(self.values)

@@ -184,7 +184,7 @@ def test_who_appends_to_many_partitions_has_them_flushed_before_files_run_out(
     for number in range(40):
         log = create(logs, "t", "first", number)
         append(log, a_batch(b"x"))
-        flusher.appended(log, 100, Now(1000.0, 0))
+        flusher.note_appended(log, 100, Now(1000.0, 0))
     assert files.is_crowded
     flusher.task(Now(1000.1, 0))
     hands.work_all()

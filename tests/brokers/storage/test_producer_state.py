@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from folkmoot.brokers.storage.producer_state import KEPT_BATCHES, ProducerState
+from folkmoot.brokers.storage.producer_state import RETAINED_BATCHES, ProducerState
 from folkmoot.protocol.batch_header import MAX_SEQUENCE, BatchHeader, following_sequence
 from folkmoot.protocol.errors import (
     FolkmootError,
@@ -78,7 +78,7 @@ def test_each_of_the_last_five_batches_is_known_by_its_offset_and_no_older_one()
         bench.write(header(TEN * number))
     for number in range(8):
         again = header(TEN * number)
-        if number < 8 - KEPT_BATCHES:
+        if number < 8 - RETAINED_BATCHES:
             assert bench.refused(again) is OutOfOrderSequence
         else:
             assert bench.write(again) == [OFFSET + TEN * number]
@@ -231,7 +231,7 @@ class Model:
 
     def __init__(self) -> None:
         self.epoch = -1
-        self.written: deque[tuple[int, int, int]] = deque(maxlen=KEPT_BATCHES)
+        self.written: deque[tuple[int, int, int]] = deque(maxlen=RETAINED_BATCHES)
         self.next = 0
 
     def expects(self, each: BatchHeader) -> object:

@@ -91,7 +91,7 @@ def test_rot_in_a_sealed_segment_is_found_and_then_not_served(
     # A reader's own checksum finds it at once; the broker serves it as it is, until the scrub.
     with pytest.raises(CorruptBatch):
         values_of(log.read(7, 1))
-    while not log.sealed(5).damage:  # type: ignore[union-attr]
+    while not log.find_sealed(5).damage:  # type: ignore[union-attr]
         scrubbed.step()
         assert scrubbed.now.monotonic < PERIOD
     with pytest.raises(CorruptBatch, match="go on at 8"):
@@ -244,7 +244,7 @@ def test_a_segment_that_was_cut_and_has_grown_again_is_not_read_from_the_former_
     log = found(scrubbed.logs, 0)
     while not scrubbed.scrubber._position:
         scrubbed.step()
-    log.take_back_committed(1, "an unclean election has lost")
+    log.uncommit(1, "an unclean election has lost")
     truncate(log, 1)
     for number in range(30):
         append(log, a_batch(bytes([number]) * 200))
@@ -262,7 +262,7 @@ def test_the_end_of_a_sealed_segment_that_is_missing_is_found(
     monkeypatch.setattr(scrubbing, "STEP_BYTES", step_bytes)
     scrubbed = Scrubbed(tmp_path / "data", partitions=1)
     log = found(scrubbed.logs, 0)
-    segment = log.sealed(5)
+    segment = log.find_sealed(5)
     assert segment is not None
     *_, (_, last) = segment.reader().headers(0)
     scrubbed.logs.close()
@@ -270,7 +270,7 @@ def test_the_end_of_a_sealed_segment_that_is_missing_is_found(
     scrubbed.open()
     while scrubbed.now.monotonic < PERIOD * 1.1:
         scrubbed.step()
-    segment = found(scrubbed.logs, 0).sealed(5)
+    segment = found(scrubbed.logs, 0).find_sealed(5)
     assert segment is not None
     assert [each.offset for each in segment.damage] == [9]
     scrubbed.logs.close()

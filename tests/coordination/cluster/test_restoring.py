@@ -10,7 +10,7 @@ from folkmoot.brokers.replication.replica_state import PersistEpoch, ReplicaStat
 from folkmoot.brokers.storage.leader_epochs import EpochStarts
 from folkmoot.coordination import deletions, partition_states, paths, topics
 from folkmoot.coordination.cluster import controllers
-from folkmoot.coordination.cluster.restoring import FoundReplica, restore, topic_of
+from folkmoot.coordination.cluster.restoring import ReplicaOnDisk, restore, topic_of
 from folkmoot.coordination.partition_states import (
     PartitionState,
     StateWrite,
@@ -29,8 +29,8 @@ from tests.memory_zookeeper import MemorySession, MemoryZooKeeper
 REPLICAS = (1, 2, 3)
 
 
-def found(broker: int, last_epoch: int, log_end: int, **more: object) -> FoundReplica:
-    replica = FoundReplica(
+def found(broker: int, last_epoch: int, log_end: int, **more: object) -> ReplicaOnDisk:
+    replica = ReplicaOnDisk(
         *(broker, "t", "id", 0),
         leader_epoch=4,
         last_epoch=last_epoch,
@@ -72,7 +72,7 @@ def test_a_partition_of_one_replica_gets_a_state_above_the_epochs_of_its_disk() 
     unused = found(1, -1, 0, replicas=(1,), leader_epoch=-1)
     assert topic_of("t", [unused])[1] == {0: PartitionState(1, 0, (1,), 0)}
     with pytest.raises(ConfigError, match="no directory describes it"):
-        topic_of("t", [FoundReplica(1, "t", "id", 0)])
+        topic_of("t", [ReplicaOnDisk(1, "t", "id", 0)])
 
 
 TOPIC, STATES = topic_of("t", ALL)
@@ -172,19 +172,19 @@ def test_who_has_not_seen_states_missing_knows_the_restored_ones_as_the_newer() 
         *(3, before, REPLICAS, EpochStarts()),
         log_end=9,
         high_watermark=9,
-        given_up=0,
+        deleted_before=0,
         min_in_sync=1,
         max_lag=10.0,
         now=0.0,
     )
     for each in (leader, follower):
-        each.observed(before)
+        each.observe(before)
     execute(session, restore("t", TOPIC, TWO))
     found = execute(session, partition_states.read(AT[0]))
     assert found is not None
     assert found.partition_epoch < before.partition_epoch
     for each in (leader, follower):
-        each.observed(found)
+        each.observe(found)
         assert each.known == found
     assert leader.leader is None, "it leads in the next epoch, and not in the former one"
 
@@ -204,9 +204,9 @@ def test_a_restored_partition_has_a_leader_that_may_lead_with_what_it_has(
     assert found.state.leader_epoch > state.leader_epoch
     replica = ReplicaState(1, log_epoch, {1, 2, 3}, {1, 2, 3})
     replica.may_lead = False  # it knows nothing of that epoch
-    step = replica.observed(found)
+    step = replica.observe(found)
     assert isinstance(step, PersistEpoch)
-    step = replica.persisted(step.epoch)
+    step = replica.confirm_epoch(step.epoch)
     assert isinstance(step, StateWrite)
     assert step.state.active
 

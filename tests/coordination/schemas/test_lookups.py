@@ -1,6 +1,6 @@
 """What a schema refers to, in the order in which a reader needs it."""
 
-from folkmoot.coordination.schemas.lookups import referred
+from folkmoot.coordination.schemas.lookups import collect_referred
 from folkmoot.coordination.schemas.nodes import Content, StoredReference
 from folkmoot.coordination.zookeeper.execute import execute
 from folkmoot.coordination.zookeeper.operations import Recipe
@@ -24,5 +24,5 @@ def test_what_a_schema_refers_to_comes_before_it_and_once() -> None:
         return known[number]
 
     session = MemoryZooKeeper().connect()
-    found = execute(session, referred(".", (refer(3), refer(4), refer(2)), content))
+    found = execute(session, collect_referred(".", (refer(3), refer(4), refer(2)), content))
     assert found == ["one", "two", "three", "four"]

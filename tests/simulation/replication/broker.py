@@ -185,7 +185,7 @@ class Broker:
         if time != self._next_turn:
             return  # an earlier one was asked for since
         self._next_turn = inf
-        self.loop._turn()
+        self.loop._run_once()
         self._looks(self)
         if self.running:
             self._turn_at(self.world.now + max(self.loop._time_left() or 0.0, THREAD_DELAY / 10))
@@ -236,7 +236,7 @@ class Broker:
             brokers=live,
             topics={TOPIC: topic},
             states={PARTITION: found},
-            whole=ClusterView(live, {TOPIC: topic}, states) if fresh else None,
+            full_view=ClusterView(live, {TOPIC: topic}, states) if fresh else None,
             is_settled=fresh,
             is_registered=registered,
         )

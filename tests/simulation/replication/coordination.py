@@ -155,7 +155,7 @@ class Coordination:
 class Watcher(Coordination):
     """Keeps a broker registered, and tells it of brokers, of the topic, and of the partition's state.
 
-    `name` is where it listens, and its data directory's; `takes_over` is called before it registers if
+    `name` is where it listens, and its data directory's; `on_new_directory` is called before it registers if
     another directory had its id last, `refused` if another one has it.
     """
 
@@ -167,13 +167,13 @@ class Watcher(Coordination):
             [dict[int, Registration], TopicInfo, VersionedState | None, bool, bool], None
         ],
         name: str,
-        takes_over: Callable[[], None],
+        on_new_directory: Callable[[], None],
         refused: Callable[[Exception], None],
     ) -> None:
         self.broker_id = broker_id
         self._name = name
         self._former: str | None = None
-        self._takes_over = takes_over
+        self._on_new_directory = on_new_directory
         self._shown = shown
         self._refused = refused
         super().__init__(world, f"broker {broker_id}")
@@ -215,7 +215,7 @@ class Watcher(Coordination):
         if self._former is None:
             self._former = yield from brokers.last_directory(self.broker_id)
             if self._former not in ("", self._name):
-                self._takes_over()
+                self._on_new_directory()
         number, former = self.broker_id, self._former
         registered = yield from brokers.register(number, self._mine, self.look, former)
         if registered is not None:
@@ -288,9 +288,9 @@ class Controller(Coordination):
         assert topic is not None
         self.replicas = tuple(topic.partitions[PARTITION.partition])
         rules = Leadership(elected.epoch)
-        rules.brokers_are({each: broker.epoch for each, broker in live.items()}, 0.0)
-        rules.topics_are([topic])
-        rules.state_is(PARTITION, found)
+        rules.update_brokers({each: broker.epoch for each, broker in live.items()}, 0.0)
+        rules.update_topics([topic])
+        rules.update_state(PARTITION, found)
         ending = rules._ending(PARTITION)
         wanted = None if ending is not None else self._decide(live.keys(), found, elected.epoch)
         guard = controllers.is_in_epoch(elected)

@@ -345,7 +345,7 @@ class ReplicationHistory:
         broker.sees(log)
         if log is None or replica is None:
             return
-        if log.high_watermark < broker.committed and log.is_taken_back:
+        if log.high_watermark < broker.committed and log.is_uncommit_pending:
             self._gives_up(broker)
         elif log.high_watermark < broker.committed and log.is_incomplete:
             broker.begins_anew()  # its leader had it cut, and rot lay in front of that

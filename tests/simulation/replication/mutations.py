@@ -98,24 +98,24 @@ def _forget_epochs(patch: pytest.MonkeyPatch) -> None:
 
 def _answer_fetches_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
     """Rule 4."""
-    real = LeaderState.fetched
+    real = LeaderState.handle_fetch
 
     def fetched(self: LeaderState, who: int, epoch: int, position: Any, *rest: Any) -> Any:
         position = type(position)(self.epoch, position.last_epoch, position.log_end)
         return real(self, who, epoch, position, *rest)
 
-    patch.setattr(LeaderState, "fetched", fetched)
-    own = FollowerState.answered
+    patch.setattr(LeaderState, "handle_fetch", fetched)
+    own = FollowerState.handle_answer
 
     def answered(self: FollowerState, asked: Any, *rest: Any) -> Any:
         return own(self, type(asked)(self.epoch, asked.last_epoch, asked.log_end), *rest)
 
-    patch.setattr(FollowerState, "answered", answered)
+    patch.setattr(FollowerState, "handle_answer", answered)
 
 
 def _compare_ends_alone(patch: pytest.MonkeyPatch) -> None:
     """Rule 4: the epoch of the last record says whether the position is on the leader's log."""
-    real = LeaderState.fetched
+    real = LeaderState.handle_fetch
 
     def fetched(
         self: LeaderState, who: int, epoch: int, position: Any, *rest: Any, **more: Any
@@ -124,7 +124,7 @@ def _compare_ends_alone(patch: pytest.MonkeyPatch) -> None:
         position = type(position)(self.epoch, last, position.log_end)
         return real(self, who, epoch, position, *rest, **more)
 
-    patch.setattr(LeaderState, "fetched", fetched)
+    patch.setattr(LeaderState, "handle_fetch", fetched)
 
 
 def _truncate_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def _truncate_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 def _truncate_to_the_end_of_the_leaders_epoch_alone(patch: pytest.MonkeyPatch) -> None:
     """Rule 4: the follower's own end of that epoch counts, too."""
-    real = FollowerState.answered
+    real = FollowerState.handle_answer
 
     def answered(
         self: FollowerState, asked: Any, end: EpochEnd | None, starts: Any, log_end: int
@@ -153,7 +153,7 @@ def _truncate_to_the_end_of_the_leaders_epoch_alone(patch: pytest.MonkeyPatch) -
             return Truncate(min(end.offset, log_end))
         return todo
 
-    patch.setattr(FollowerState, "answered", answered)
+    patch.setattr(FollowerState, "handle_answer", answered)
 
 
 def _acknowledge_before_the_flush(patch: pytest.MonkeyPatch) -> None:
@@ -248,11 +248,11 @@ def _never_resign(patch: pytest.MonkeyPatch) -> None:
     """Rule 8: a refusal is the ISR's new state, whoever leads."""
 
     def adopt(self: LeaderState, found: VersionedState) -> None:
-        if found.partition_epoch > self.found.partition_epoch:
+        if found.partition_epoch > self.known.partition_epoch:
             state = replace(
                 found.state, leader=self.broker_id, leader_epoch=self.epoch, active=True
             )
-            self.found = replace(found, state=state)
+            self.known = replace(found, state=state)
 
     patch.setattr(LeaderState, "_adopt", adopt)
     _write_whatever_the_version(patch)
@@ -260,7 +260,7 @@ def _never_resign(patch: pytest.MonkeyPatch) -> None:
 
 def _take_unknown_for_failed(patch: pytest.MonkeyPatch) -> None:
     """Rule 8: an answer that never came."""
-    real = LeaderState.answered
+    real = LeaderState.finish_proposal
 
     def answered(self: LeaderState, answer: Any) -> None:
         if answer is None:
@@ -268,19 +268,19 @@ def _take_unknown_for_failed(patch: pytest.MonkeyPatch) -> None:
         else:
             real(self, answer)
 
-    patch.setattr(LeaderState, "answered", answered)
+    patch.setattr(LeaderState, "finish_proposal", answered)
 
 
 def _take_a_refusal_for_a_success(patch: pytest.MonkeyPatch) -> None:
     """Rule 2: the activation."""
-    real = ReplicaState.activated
+    real = ReplicaState.finish_activation
 
     def activated(self: ReplicaState, answer: Any, lead: Any) -> Any:
         if isinstance(answer, Superseded) and self.known is not None:
             answer = VersionedState(self.known.state.activate(), self.known.partition_epoch + 1)
         return real(self, answer, lead)
 
-    patch.setattr(ReplicaState, "activated", activated)
+    patch.setattr(ReplicaState, "finish_activation", activated)
 
 
 # -- reassignments --------------------------------------------------------------------------------------
@@ -317,9 +317,9 @@ def _cancel_whoever_is_in_sync(patch: pytest.MonkeyPatch) -> None:
 
 def _delete_when_it_begins(patch: pytest.MonkeyPatch) -> None:
     """Who leaves keeps its log until the reassignment has ended."""
-    real = Partitions.topic_is
+    real = Partitions.update_topic
 
-    def topic_is(self: Partitions, name: str, topic: Any, states: Any, **given: Any) -> None:
+    def update_topic(self: Partitions, name: str, topic: Any, states: Any, **given: Any) -> None:
         for number, move in topic.reassignments.items():
             if self.broker_id not in move.target:
                 key = TopicIdPartition(topic.topic_id, number)
@@ -329,7 +329,7 @@ def _delete_when_it_begins(patch: pytest.MonkeyPatch) -> None:
                 return
         real(self, name, topic, states, **given)
 
-    patch.setattr(Partitions, "topic_is", topic_is)
+    patch.setattr(Partitions, "update_topic", update_topic)
 
 
 def _lead_on_in_the_epoch_of_a_reassignment_that_ends(patch: pytest.MonkeyPatch) -> None:
@@ -373,7 +373,7 @@ def _go_on_where_another_disk_had_the_id(patch: pytest.MonkeyPatch) -> None:
 
 def _cut_damage_while_it_counts(patch: pytest.MonkeyPatch) -> None:
     """Who is cut at damage has left the ISR."""
-    real = LeaderState.fetched
+    real = LeaderState.handle_fetch
 
     def fetched(self: LeaderState, *given: Any, gives_up: bool = False, **named: Any) -> Any:
         try:
@@ -383,7 +383,7 @@ def _cut_damage_while_it_counts(patch: pytest.MonkeyPatch) -> None:
                 raise
             return None
 
-    patch.setattr(LeaderState, "fetched", fetched)
+    patch.setattr(LeaderState, "handle_fetch", fetched)
 
 
 def _serve_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
@@ -447,7 +447,7 @@ def _trust_the_page_cache_of_what_counts_on_disks_since(patch: pytest.MonkeyPatc
 
 def _answer_who_deletes_before_followers_have_deleted(patch: pytest.MonkeyPatch) -> None:
     """Whoever leads next has nothing of what was deleted."""
-    patch.setattr(LeaderState, "have_given_up", lambda self, offset: True)
+    patch.setattr(LeaderState, "have_deleted_before", lambda self, offset: True)
 
 
 def _answer_times_with_the_end(patch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ class Disk:
 
     def append(self, records: list[Record]) -> None:
         for record in records:
-            self.starts.appended(record.epoch, len(self.records))
+            self.starts.note_batch(record.epoch, len(self.records))
             self.records.append(record)
 
     def truncate(self, offset: int) -> None:
@@ -116,7 +116,7 @@ class Stage:
             disk = self.disks[each]
             disk.starts = EpochStarts()
             for offset, record in enumerate(disk.records):
-                disk.starts.appended(record.epoch, offset)
+                disk.starts.note_batch(record.epoch, offset)
             self.broker_epochs[each] += 1
             epoch = disk.epoch if self.rules.epochs_are_persisted else -1
             self.lives[each] = Life(ReplicaState(each, epoch, set(REPLICAS), set(REPLICAS)))
@@ -149,14 +149,14 @@ class Stage:
         """They read the state, or what it was (`found`), and do what they then do."""
         for number in brokers:
             life, disk = self.lives[number], self.disks[number]
-            step = life.replica.observed(found or self.state)
+            step = life.replica.observe(found or self.state)
             while step is not None:
                 if isinstance(step, PersistEpoch):
                     disk.epoch = max(disk.epoch, step.epoch)
-                    step = life.replica.persisted(step.epoch)
+                    step = life.replica.confirm_epoch(step.epoch)
                 elif isinstance(step, StateWrite):
                     answer = self.written(step)
-                    step = life.replica.activated(answer, partial(self._lead, number))
+                    step = life.replica.finish_activation(answer, partial(self._lead, number))
                     if life.replica.leader is not None:
                         epoch = life.replica.leader.epoch
                         self.checks.leads(f"{number}", epoch, disk.contents)
@@ -179,7 +179,7 @@ class Stage:
             *(number, found, REPLICAS, disk.starts),
             log_end=disk.log_end,
             high_watermark=self.lives[number].high_watermark,
-            given_up=0,
+            deleted_before=0,
             min_in_sync=MIN_IN_SYNC,
             max_lag=MAX_LAG,
             now=0.0,
@@ -253,7 +253,7 @@ class Stage:
             return None
         position = asked.position
         try:
-            diverging = leader.fetched(
+            diverging = leader.handle_fetch(
                 asked.replica, asked.broker_epoch, position, disk.log_end, 0.0
             )
         except FolkmootError:
@@ -266,7 +266,9 @@ class Stage:
         life, disk = self.lives[number], self.disks[number]
         follower = life.replica.follower
         assert follower is not None
-        todo = follower.answered(*(answer.position, answer.diverging, disk.starts, disk.log_end))
+        todo = follower.handle_answer(
+            *(answer.position, answer.diverging, disk.starts, disk.log_end)
+        )
         if isinstance(todo, Truncate):
             self.checks.shortened(f"{number}", life.high_watermark, todo.offset)
             disk.truncate(todo.offset)

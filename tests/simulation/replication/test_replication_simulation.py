@@ -97,7 +97,7 @@ def a_record_while_one_replica_alone_is_in_sync(stage: Stage) -> None:
     """It is not acknowledged before another one has it."""
     stage.write(1, 100)
     stage.fetch(2, 3)
-    stage.leader(1).answered(stage.written(stage.propose(1, 1)))
+    stage.leader(1).finish_proposal(stage.written(stage.propose(1, 1)))
     assert stage.state.state.isr == (1,)
     stage.write(1, 101)
 
@@ -106,7 +106,7 @@ def _one_in_sync_left_out(stage: Stage) -> None:
     """Broker 3 is not in sync, and has all; then it is to come back."""
     stage.write(1, 100)
     stage.fetch(2, 3)
-    stage.leader(1).answered(stage.written(stage.propose(1, 1, 2)))
+    stage.leader(1).finish_proposal(stage.written(stage.propose(1, 1, 2)))
     assert stage.state.state.isr == (1, 2)
 
 
@@ -125,7 +125,7 @@ def an_expansion_whose_answer_is_lost(stage: Stage) -> None:
     """The same, and nobody knows whether it was written."""
     _one_in_sync_left_out(stage)
     stage.written(stage.propose(1, 1, 2, 3))
-    stage.leader(1).answered(None)
+    stage.leader(1).finish_proposal(None)
     stage.write(1, 101)
     stage.fetch(2)
     stage.die(1, 2)
@@ -140,7 +140,7 @@ def an_expansion_by_who_has_lost_its_disk_since(stage: Stage) -> None:
     stage.die(3)
     stage.lose_disk(3)
     stage.start(3)
-    stage.leader(1).answered(stage.written(wanted))
+    stage.leader(1).finish_proposal(stage.written(wanted))
     if stage.state.state.isr == (1, 2, 3):
         stage.die(1, 2)
         stage.designate(3, 3)
@@ -161,7 +161,7 @@ def a_replica_that_has_all_that_a_new_leader_knows_to_be_committed(stage: Stage)
     stage.serve(2, stage.ask(3))
     wanted = stage.leader(2).propose((2, 3), 0.0)
     if wanted is not None:
-        stage.leader(2).answered(stage.written(wanted))
+        stage.leader(2).finish_proposal(stage.written(wanted))
         stage.die(2)
         stage.designate(3, 3)
         stage.read(3)

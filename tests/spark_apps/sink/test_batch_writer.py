@@ -217,7 +217,7 @@ def test_tasks_of_an_attempt_before_that_are_no_more_are_told_once(
     for task, part in zip(tasks, again, strict=True):
         write(task, *part)
     with monkeypatch.context() as patch:
-        patch.setattr(attempt, "begin_again", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(attempt, "forget_starts", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):  # the process dies before it is put right
             ended(scene, tasks)
     with pytest.raises(RowsChanged, match=r"/2, .*/3"):

@@ -186,7 +186,7 @@ def test_what_comes_where_a_compacted_log_was_cut_is_compacted_anew(
         compacted.path.write_bytes(b"rotten" + compacted.path.read_bytes()[6:])
         cut = upkept.log.high_watermark = active.base_offset
     else:
-        upkept.log.take_back_committed(cut, "an unclean election has lost")
+        upkept.log.uncommit(cut, "an unclean election has lost")
     upkept.log.recovery_point = None
     truncate(upkept.log, cut)
     assert upkept.log.log_end <= 20
@@ -248,7 +248,7 @@ def test_a_tombstone_stays_behind_a_batch_that_stays_though_nothing_new_is_in_it
     def no_room(header: BatchHeader, columns: Columns) -> bytes:
         raise BatchTooLarge("the offsets that are left take more room than the records gave")
 
-    monkeypatch.setattr(batch_filter, "_rewritten", no_room)
+    monkeypatch.setattr(batch_filter, "_rewrite", no_room)
     upkept = Upkept(tmp_path)
     upkept.append(keyed((b"gone", b"value"), (b"stays", b"value")))
     upkept.append(keyed((b"gone", None)))
@@ -271,7 +271,7 @@ def test_a_tombstone_goes_once_the_batch_that_could_not_be_rewritten_is_gone(
     upkept.append(keyed((b"gone", b"value"), (b"stays", b"value")))
     upkept.append(keyed((b"gone", None)))
     with monkeypatch.context() as full:
-        full.setattr(batch_filter, "_rewritten", no_room)
+        full.setattr(batch_filter, "_rewrite", no_room)
         upkept.append(*(keyed((b"other", b"%d" % number * 30)) for number in range(60)))
         upkept.compact()
     upkept.append(keyed((b"gone", None), (b"stays", b"anew")))
@@ -420,7 +420,7 @@ def test_a_damaged_segment_is_left_as_it_is(tmp_path: Path) -> None:
     path.write_bytes(content)
     upkept.compact()
     assert upkept.compacted().clean_before == active(upkept)
-    (damage,) = upkept.log.sealed(second.base_offset).damage  # type: ignore[union-attr]
+    (damage,) = upkept.log.find_sealed(second.base_offset).damage  # type: ignore[union-attr]
     assert path.read_bytes() == content
     gone = range(damage.offset, damage.next_offset)
     kept = [row for row in last_of_each(written, active(upkept)) if row[0] not in gone]

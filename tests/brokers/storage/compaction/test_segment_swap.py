@@ -416,7 +416,7 @@ def begin_cut(upkept: Upkept, offset: int) -> None:
     save_notes(upkept.data, upkept.logs.notes)
 
     async def cut() -> None:
-        upkept.log.take_back_committed(offset, "an unclean election has lost")
+        upkept.log.uncommit(offset, "an unclean election has lost")
         await upkept.log.cut(offset)
 
     upkept.log.queue.add(cut())
