@@ -12,7 +12,7 @@ from typing import Final, Literal, Self, TypeVar
 
 from folkmoot.admin.config import AdminConfig
 from folkmoot.admin.group_views import GroupSummary, GroupView, PartitionEnds, view_of
-from folkmoot.admin.offset_reset import Planned, Target, check_offset, check_target, planned
+from folkmoot.admin.offset_reset import PlannedReset, Target, check_offset, check_target, planned
 from folkmoot.admin.replica_moves import PlannedMove, ReplicaMoves, ReplicaSize, RunningMove
 from folkmoot.consumers.config import ConsumerConfig, names_of
 from folkmoot.consumers.lag import lag
@@ -554,7 +554,7 @@ class Admin:
         topics: Iterable[str] | None = None,
         partitions: Iterable[TopicPartition] = (),
         timeout: float = TIMEOUT,
-    ) -> list[Planned]:
+    ) -> list[PlannedReset]:
         """Plan a reset, for `reset_offsets`; nothing is changed.
 
         It covers the given `partitions`, and all partitions of the given `topics`; without both, all topics

@@ -64,7 +64,7 @@ class GroupView:
     - stable: owned as planned
     - draining: its owner must give it up
     - claiming: its next owner is about to take it
-    - kept: reserved for a static member
+    - reserved: for a static member
     - malformed: its offset cannot be read; a reset repairs it
     - truncated: its log ends below the committed offset; a reset repairs it
     - deleted: its topic does not exist any more

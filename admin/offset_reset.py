@@ -25,7 +25,7 @@ Target = Literal["earliest", "latest"] | int | datetime | timedelta | Shift
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class PlannedReset:
     """A partition of a reset: the committed offset, the new one, and the log's first and last."""
 
     partition: TopicPartition
@@ -62,7 +62,7 @@ def planned(
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
     by_time: Mapping[TopicPartition, int],
-) -> list[Planned]:
+) -> list[PlannedReset]:
     """Return what a reset would do to the partitions of `committed`, sorted.
 
     `by_time` has the offsets of a time, if `to` is one. Raises OffsetOutOfRange for a given offset that
@@ -93,7 +93,7 @@ def planned(
                     f"{to!r} is nowhere to reset to: use earliest, latest, an offset, a time"
                 )
         resets.append(
-            Planned(partition=partition, committed=before, new=new, earliest=first, latest=end)
+            PlannedReset(partition=partition, committed=before, new=new, earliest=first, latest=end)
         )
     return resets
 

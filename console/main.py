@@ -64,9 +64,9 @@ class LazyGroup(click.Group):
         return name, found, remaining
 
 
-def _show_version(context: click.Context, _: click.Parameter, is_given: bool) -> None:
+def _show_version(context: click.Context, _: click.Parameter, is_set: bool) -> None:
     """Print the version, and whether the modules in C were built and are in use."""
-    if is_given and not context.resilient_parsing:
+    if is_set and not context.resilient_parsing:
         appender = import_module("folkmoot.producers.appender")
         print(f"folkmoot {__version__} ({appender.IMPLEMENTATION})")
         context.exit()

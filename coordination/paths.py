@@ -16,13 +16,13 @@
 | /groups                                 | persistent | nothing; its version grows when offsets are deleted         | group deletions | –                       |
 | /groups/<group>/ids/<member>            | ephemeral, sequential | {"topics": ["flights"], "host": "h", "revoke_timeout": 2.0, "assignors": ["sticky"]} | the member | members (children) |
 | /groups/<group>/plan                    | persistent | plan.py: {"protocol": 1, "generation": 7, "members": […], "topics": {…}, …} | any member, compare-and-set | members  |
-| /groups/<group>/owners/<topic>/<p>      | ephemeral  | {"member": "m-0000000003", "nonce": "a1…", "epoch": 4, "hand_over": 302.0} | the owner | the owner; the next one |
+| /groups/<group>/owners/<topic>/<p>      | ephemeral  | {"member": "m-0000000003", "nonce": "a1…", "epoch": 4, "release_timeout": 302.0} | the owner | the owner; the next one |
 | /groups/<group>/offsets/<topic>/<p>     | persistent | {"offset": 512, "epoch": 4, "member": "m-…", "nonce": "a1…", "topic_id": "6b…", "reset": "c0…"} | the owner, fenced by version; resets | – |
 | /groups/<group>/events/log-<bytes>-<number> | persistent, sequential | history.py: a rebalance or a reset                  | planners, administrators | –                |
 | /groups/<group>/events/left-<member>    | persistent | nothing: it left in order; until the next plan is noted, or a static member is back | members that leave | –                    |
 | /groups/<group>/events/gone-<member>    | persistent | how a member went otherwise; as long                        | members                 | –                       |
 | /producers/ids                          | persistent | {"next": 4000}                                              | producers, compare-and-set | –                |
-| /producers/names/<name>                 | persistent | {"producer_id": 7, "epoch": 2, "round": 41, "attempt": "9f…", "topics": {"<id>": [1, [[500, 7019]]]}, "since": 1}; producer_takeovers.py, and producers/claims.py for transactional ids: "topics": {"orders/<id>": [0, []]} | who takes the name over, compare-and-set | – |
+| /producers/names/<name>                 | persistent | {"producer_id": 7, "epoch": 2, "sink_epoch": 41, "attempt": "9f…", "topics": {"<id>": [1, [[500, 7019]]]}, "since": 1}; producer_takeovers.py, and producers/claims.py for transactional ids: "topics": {"orders/<id>": [0, []]} | who takes the name over, compare-and-set | – |
 | /schemas/settings                       | persistent | {"compatibility": "FULL", "mode": "READONLY"}, each if it was set: globally | any client, in one transaction | – |
 | /schemas/contexts/<context>             | persistent | the same of a context                                       | any client      | –                       |
 | …/<context>/counter                     | persistent | {"last": 3}: the last id given, or the highest one imported | any client, in one transaction with what got the id | – |

@@ -8,7 +8,9 @@ from folkmoot.coordination.brokers import Registration
 from folkmoot.protocol.errors import BrokerUnreachable, InvalidReplicationFactor
 
 
-def place(topic: str, partitions: int, replicas: int, racks: Mapping[int, str]) -> list[list[int]]:
+def place_replicas(
+    topic: str, partitions: int, replicas: int, racks: Mapping[int, str]
+) -> list[list[int]]:
     """Place a new topic → `replicas` brokers for each partition, the preferred leader first.
 
     `racks` maps each live broker to its rack; "" is a rack of its own. Preferred leaders go round the

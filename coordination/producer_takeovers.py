@@ -1,28 +1,29 @@
 """Named producers: a later attempt continues where the earlier one stopped, and fences it.
 
-A task that may run again, perhaps in another process beside the first, writes rounds of records: the same
-records in the same order in each attempt at a round. The name's node holds the producer id, the epoch, the
-round, and the round's begin in each partition: the first sequence, and the end of the log before it. Brokers
+A task may run again, perhaps in another process beside the first. It writes sink epochs: the same records in
+the same order in each attempt at one. The name's node holds the producer id, the producer's epoch, the sink
+epoch, and where that begins in each partition: the first sequence, and the end of the log before it. Brokers
 know a producer's next sequence; the records between the two are written.
 
-- **An attempt** takes the next epoch, by compare-and-set. A new round gets a new id when half of the epochs
-  are used: the others are for attempts at one round.
-- **A new round** asks the brokers where it begins, and notes that before it writes. All of the earlier round
-  is in the log by then.
-- **A repeated round** finds the note. It asks how far the attempt before got, checks that these are its own
-  records, and continues behind them, in batches that continue sequences over epochs. They are refused if the
-  other attempt has written since, and fence it otherwise. If the records differ (the rows came in another
-  order), it notes that by `forget_starts` and fails: the next attempt writes all of its own, at least once.
-- **A round that was divided into other tasks before** has names without a task in this attempt
-  (`find_other_attempts`): their records are in the log twice. The job lets the round begin again under these
-  names, then fails; after a death before that the next attempt finds them once more.
+- **An attempt** takes the next producer epoch, by compare-and-set. A new sink epoch gets a new id when half
+  of the producer epochs are used: the others are for attempts at one sink epoch.
+- **A new sink epoch** asks the brokers where it begins, and notes that before it writes. All of the earlier
+  one is in the log by then.
+- **A repeated sink epoch** finds the note. It asks how far the attempt before got, checks that these are its
+  own records, and continues behind them, in batches that continue sequences over producer epochs. They are
+  refused if the other attempt has written since, and fence it otherwise. If the records differ (the rows
+  came in another order), it notes that by `forget_starts` and fails: the next attempt writes all of its own,
+  at least once.
+- **A sink epoch that was divided into other tasks before** has names without a task in this attempt
+  (`find_other_attempts`): their records are in the log twice. The job lets the sink epoch begin again under
+  these names, then fails; after a death before that the next attempt finds them once more.
 
 An attempt that dies before its note has written nothing. After a lost reply, `attempt` identifies the writer
 of the node. The later of two attempts is served; the earlier one gets ProducerFenced.
 
 Each new name removes some others that have not been written for a week: brokers have forgotten their
 producers by then (`producer_id_expiry`), so that they begin anew anyway. Transactional ids
-(producers/claims.py), which are one round, stay: such a producer writes its node once, and may live for long.
+(producers/claims.py) stay. They have one sink epoch: such a producer writes its node once, and may live long.
 """
 
 from bisect import bisect
@@ -48,27 +49,27 @@ TRANSACTIONAL: Final = "transactional/"
 
 
 class PartitionStart(NamedTuple):
-    """The sequence of a round's first record in a partition, and the log's end before it was written."""
+    """The sequence of a sink epoch's first record in a partition, and the end of the log before it."""
 
     sequence: int
     offset: int
 
 
 class TopicStart(NamedTuple):
-    """A topic in a round: its number of partitions at the first attempt, by which each attempt places rows,
-    and the round's begin in each partition, also in those added since."""
+    """A topic in a sink epoch: its number of partitions at the first attempt, by which each attempt places
+    rows, and where it begins in each partition, also in those added since."""
 
     partitions: int
     starts: list[PartitionStart]
 
 
 class ProducerClaim(msgspec.Struct, frozen=True):
-    """A name's node. `topics` are by id. `since` is the epoch of the first attempt at the round: batches with
-    an earlier one belong to other rounds."""
+    """A name's node. `topics` are by id. `since` is the producer epoch of the first attempt at the sink
+    epoch: batches with an earlier one belong to other sink epochs."""
 
     producer_id: int
     epoch: int
-    round: int
+    sink_epoch: int
     attempt: str
     topics: dict[str, TopicStart] = {}
     since: int = 0
@@ -77,34 +78,35 @@ class ProducerClaim(msgspec.Struct, frozen=True):
 _decoder = msgspec.json.Decoder(ProducerClaim)
 
 
-def claim_name(name: str, round_: int, attempt: str) -> Recipe[ProducerClaim]:
-    """Become the writer of a round under this name; `attempt` is unique.
+def claim_name(name: str, sink_epoch: int, attempt: str) -> Recipe[ProducerClaim]:
+    """Become the writer of a sink epoch under this name; `attempt` is unique.
 
-    Raises ProducerFenced if a later round has begun, Malformed.
+    Raises ProducerFenced if a later sink epoch has begun, Malformed.
     """
     path = paths.producer_name(name)
     while True:
         found, stat = yield from recipes.read(_decoder, path)
         if found is not None and found.attempt == attempt:
             return found
-        if found is not None and round_ < found.round:
+        if found is not None and sink_epoch < found.sink_epoch:
             raise ProducerFenced(
-                f"producer {name} has begun round {found.round}: round {round_} is over (if it runs "
-                "from an older copy of a checkpoint, give it another name)"
+                f"producer {name} has begun sink epoch {found.sink_epoch}: sink epoch {sink_epoch} is over "
+                "(if it runs from an older copy of a checkpoint, give it another name)"
             )
-        is_again = found is not None and round_ == found.round
+        is_again = found is not None and sink_epoch == found.sink_epoch
         last = MAX_PRODUCER_EPOCH if is_again else MAX_PRODUCER_EPOCH // 2
         if found is not None and found.epoch < last:
             epoch = found.epoch + 1
             inherited = (found.topics, found.since) if is_again else ({}, epoch)
-            claim = ProducerClaim(found.producer_id, epoch, round_, attempt, *inherited)
+            claim = ProducerClaim(found.producer_id, epoch, sink_epoch, attempt, *inherited)
         elif is_again:
             raise ProducerFenced(
-                f"producer {name} has tried round {round_} in all epochs up to {MAX_PRODUCER_EPOCH}"
+                f"producer {name} has tried sink epoch {sink_epoch} in all producer epochs up to "
+                f"{MAX_PRODUCER_EPOCH}"
             )
         else:
             ids = yield from producer_ids.allocate(1)
-            claim = ProducerClaim(ids.start, 0, round_, attempt)
+            claim = ProducerClaim(ids.start, 0, sink_epoch, attempt)
         data = msgspec.json.encode(claim)
         try:
             yield zk.Create(path, data) if stat is None else zk.Set(path, data, stat.version)
@@ -121,7 +123,7 @@ def claim_name(name: str, round_: int, attempt: str) -> Recipe[ProducerClaim]:
 def note_starts(
     name: str, attempt: str, topic_id: str, starts: list[PartitionStart]
 ) -> Recipe[TopicStart]:
-    """Note where the round begins in the partitions of a topic, before anything is written to them; an
+    """Note where the sink epoch begins in the partitions of a topic, before anything is written to them; an
     earlier note stays → all that is noted of the topic.
 
     Raises ProducerFenced if another attempt has taken the name over, Malformed.
@@ -136,7 +138,7 @@ def note_starts(
 
 
 def forget_starts(name: str, attempt: str) -> Recipe[None]:
-    """Let the round begin behind all that was written of it: those are not its records.
+    """Let the sink epoch begin behind all that was written of it: those are not its records.
 
     Raises ProducerFenced if another attempt has taken the name over, Malformed.
     """
@@ -144,9 +146,9 @@ def forget_starts(name: str, attempt: str) -> Recipe[None]:
 
 
 def find_other_attempts(
-    prefix: str, round_: int, numbers: Collection[int]
+    prefix: str, sink_epoch: int, numbers: Collection[int]
 ) -> Recipe[dict[str, str]]:
-    """The names of `prefix` and another number than these under which the round has begun → the attempt.
+    """The names of `prefix` and another number than these that have begun the sink epoch → the attempt.
 
     Raises Malformed.
     """
@@ -158,7 +160,7 @@ def find_other_attempts(
         if path == number or not number.isdecimal() or int(number) in numbers:
             continue
         found, _ = yield from recipes.read(_decoder, path)
-        if found is not None and found.round == round_ and found.topics:
+        if found is not None and found.sink_epoch == sink_epoch and found.topics:
             others[f"{prefix}{number}"] = found.attempt
     return others
 
@@ -166,7 +168,7 @@ def find_other_attempts(
 def _note(
     name: str, attempt: str, change: Callable[[dict[str, TopicStart]], dict[str, TopicStart]]
 ) -> Recipe[ProducerClaim]:
-    """Change the note of the round's topics. Raises ProducerFenced, Malformed."""
+    """Change the note of the sink epoch's topics. Raises ProducerFenced, Malformed."""
     fenced = ProducerFenced(f"producer {name} was taken over by another attempt")
 
     def changed(found: ProducerClaim) -> ProducerClaim:

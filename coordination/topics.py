@@ -12,7 +12,7 @@ import msgspec
 
 from folkmoot.coordination import paths
 from folkmoot.coordination.deletions import CONTROLLER, Deletion, create_record
-from folkmoot.coordination.placement import place
+from folkmoot.coordination.placement import place_replicas
 from folkmoot.coordination.topic_config import PAGE_CACHE, LogConfig
 from folkmoot.coordination.zookeeper import operations as zk
 from folkmoot.coordination.zookeeper import recipes
@@ -103,7 +103,7 @@ def create(
         raise ConfigError(
             f"{partitions} partitions are not possible: use 1 to {MAX_PARTITIONS} partitions"
         )
-    assignment = place(name, partitions, replicas, _standing(brokers))
+    assignment = place_replicas(name, partitions, replicas, _standing(brokers))
     options = dict(config or {})
     if replicas > 1:
         options.setdefault("durability", "fsync")
@@ -205,7 +205,7 @@ def add_partitions(
                 f"topic {name} has {counted(count, 'partition')} and cannot get {partitions}: use "
                 f"more than it has, up to {MAX_PARTITIONS}"
             )
-        added = place(name, partitions, topic.replicas, _standing(brokers))[count:]
+        added = place_replicas(name, partitions, topic.replicas, _standing(brokers))[count:]
         tried = True
         return msgspec.structs.replace(topic, partitions=[*topic.partitions, *added])
 

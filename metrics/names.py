@@ -278,7 +278,7 @@ GROUP_PARTITIONS: Final = MetricDeclaration(
     "",
     "folkmoot_consumergroup_partitions",
     "gauge",
-    "A group's partitions by state: stable, draining, claiming, kept, unowned, and those with a "
+    "A group's partitions by state: stable, draining, claiming, reserved, unowned, and those with a "
     "problem: malformed, truncated, unsubscribed, deleted.",
     ("consumergroup", "state"),
 )

@@ -141,8 +141,8 @@ class Metadata:
             known = self._topics.get(entry.topic)
             if known is not None and entry.partition < len(known.leaders):
                 leader = known.leaders[entry.partition]
-                leads_at = self._brokers.get(leader.broker_id, address)
-                if leads_at != address and leader.epoch > getattr(entry, "leader_epoch", -1):
+                current_address = self._brokers.get(leader.broker_id, address)
+                if current_address != address and leader.epoch > getattr(entry, "leader_epoch", -1):
                     return True
         return False
 

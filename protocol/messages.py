@@ -212,12 +212,12 @@ class FetchResponse(_Message, frozen=True):
     """One result and one (perhaps empty) payload frame per entry with news, in any order.
 
     An entry that is left out is at the end of its log, or found no room. So a fetch of thousands of
-    partitions, one of which has a new record, is answered by one result. `kept`: the broker kept the other
-    entries for the next fetch.
+    partitions, one of which has a new record, is answered by one result. `has_session`: the broker keeps the
+    other entries for the next fetch.
     """
 
     results: list[FetchResult]
-    kept: bool = False
+    has_session: bool = False
 
 
 class ListOffsetsEntry(_Entry, frozen=True):
@@ -363,14 +363,14 @@ class DescribeProducersResponse(_Message, frozen=True):
 class ReplicaFetchEntry(_Entry, frozen=True):
     """A follower's position: the leader epoch that it follows, the epoch of its last record (-1: it
     has none), and its log's end. All before that end counts as replicated, and all before `deleted_before` as
-    deleted for good. With `gives_up` the log continues behind that end, but is damaged there: the leader
+    deleted for good. With `is_damaged` the log continues behind that end, but is damaged there: the leader
     takes the follower out of the ISR, and answers then."""
 
     leader_epoch: Count
     last_epoch: Annotated[int, Meta(ge=-1, le=2**31 - 1)]
     log_end: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     deleted_before: Annotated[int, Meta(ge=0, le=2**63 - 1)]
-    gives_up: bool = False
+    is_damaged: bool = False
 
 
 class ReplicaFetchRequest(_Message, frozen=True):

@@ -61,9 +61,9 @@ class LeaderState:
       epoch committed lie below that; the high watermark may not cover them yet. Nor may it have records
       that were deleted (`deleted_before`). The write is refused if the replica's broker has registered again
       since it fetched.
-    - **Damage**. A follower whose log is damaged asks with `gives_up` from there on, as if it was cut. It
+    - **Damage**. A follower whose log is damaged asks with `is_damaged` from there on, as if it was cut. It
       is answered once it is not in the maximal ISR: from then on it may cut. Its earlier acks count no
-      more. It counts again when a fetch from there, or before, without `gives_up` is acked. A
+      more. It counts again when a fetch from there, or before, without `is_damaged` is acked. A
       fetch from further on was sent earlier, and is refused.
     - **Doubt**. In a part of this log it may be unknown where epochs begin (`EpochStarts.may_begin`). No
       follower is cut by that part: it may have the only copy of a committed record. Once all followers
@@ -157,7 +157,7 @@ class LeaderState:
         *,
         log_start: int = 0,
         deleted_before: int = 0,
-        gives_up: bool = False,
+        is_damaged: bool = False,
     ) -> EpochEnd | None:
         """A follower fetches from `position`. Return None if it is acked: the follower reads on there.
 
@@ -165,18 +165,18 @@ class LeaderState:
         `broker_epoch` is of its registration; it has deleted all before `deleted_before`. Raises
         FencedLeaderEpoch, UnknownLeaderEpoch; OffsetOutOfRange if it ends before this log begins, or there
         with an epoch that ends before it here; OffsetNotAvailable while it counts as in sync and
-        `gives_up` what it has behind `position`.
+        `is_damaged` what it has behind `position`.
         """
         if position.leader_epoch < self.epoch:
             raise FencedLeaderEpoch(f"leader epoch {position.leader_epoch} is over: {self.epoch}")
         if position.leader_epoch > self.epoch:
             raise UnknownLeaderEpoch(f"leader epoch {position.leader_epoch} is not known here yet")
         follower = self._followers[replica]
-        if gives_up or follower.damaged_at is not None:
-            self._note_damage(follower, broker_epoch, position.log_end, log_start, gives_up)
-            if gives_up and replica in self.maximal_isr:
+        if is_damaged or follower.damaged_at is not None:
+            self._note_damage(follower, broker_epoch, position.log_end, log_start, is_damaged)
+            if is_damaged and replica in self.maximal_isr:
                 raise OffsetNotAvailable(f"broker {replica} counts as in sync still: ask again")
-        follower.last_position = None if gives_up else (position.last_epoch, position.log_end)
+        follower.last_position = None if is_damaged else (position.last_epoch, position.log_end)
         end = self._starts.end_of(position.last_epoch, log_end)
         if position.log_end > (earliest := self._starts.earliest(end.offset)) < end.offset:
             self._require_best(follower, earliest)
@@ -193,7 +193,7 @@ class LeaderState:
             return end if end.epoch >= 0 else end._replace(offset=log_start)
         if position.log_end > (end.offset if has_records else log_end):
             return end
-        if gives_up:
+        if is_damaged:
             return None
         if position.log_end >= log_end:
             follower.behind_since = None
@@ -207,11 +207,11 @@ class LeaderState:
         return None
 
     def _note_damage(
-        self, follower: _Follower, broker_epoch: int, log_end: int, log_start: int, gives_up: bool
+        self, follower: _Follower, broker_epoch: int, log_end: int, log_start: int, is_damaged: bool
     ) -> None:
         """Raises OffsetNotAvailable for a fetch that was sent before the follower found its damage."""
         known = follower.damaged_at if broker_epoch == follower.broker_epoch else None
-        if gives_up:
+        if is_damaged:
             follower.broker_epoch, follower.log_end = broker_epoch, -1
             known = log_end if known is None else min(known, log_end)
         elif known is not None and log_start <= known < log_end:

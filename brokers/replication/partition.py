@@ -574,7 +574,7 @@ class Partition:
         position: Position,
         deleted_before: int,
         *,
-        gives_up: bool,
+        is_damaged: bool,
     ) -> EpochEnd | None:
         """Answer a fetch (LeaderState.handle_fetch). Raises NotLeader, FencedLeaderEpoch,
         UnknownLeaderEpoch, OffsetOutOfRange, OffsetNotAvailable."""
@@ -588,7 +588,7 @@ class Partition:
                 *(follower, broker_epoch, position, log.log_end, self._shared.clock()),
                 log_start=log.log_start,
                 deleted_before=deleted_before,
-                gives_up=gives_up,
+                is_damaged=is_damaged,
             )
         except OffsetNotAvailable:
             self.look_after_isr()  # takes the follower out

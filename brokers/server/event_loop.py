@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from folkmoot.brokers.jobs.jobs import Job, Lane, Now, Task, call_guarded
 from folkmoot.brokers.server.metadata_cache import ClusterChange
 from folkmoot.brokers.server.purgatory import DelayedResponse, Request, Response
-from folkmoot.brokers.server.request_handlers import Outcome, RequestHandlers, Steps
+from folkmoot.brokers.server.request_handlers import JobGenerator, Outcome, RequestHandlers
 from folkmoot.brokers.server.request_table import handle
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.network.server import Message, ServerSocket
@@ -93,7 +93,7 @@ class EventLoop:
         self._wakeup = Wakeup()
         self._wakeup_descriptor = self._wakeup.fileno()
         self._running = True
-        self._unfinished: deque[tuple[Request, Steps, Exception | None]] = deque()
+        self._unfinished: deque[tuple[Request, JobGenerator, Exception | None]] = deque()
         self._held: dict[bytes, tuple[Request, deque[Message]]] = {}
         """The unfinished request of each peer, and the messages that came after it."""
         self._owed: dict[DelayedResponse, Request] = {}
@@ -256,7 +256,9 @@ class EventLoop:
             self._refuse(request, error)
         self._step_ended("request", request.body)
 
-    def _advance(self, request: Request, steps: Steps, error: Exception | None = None) -> bool:
+    def _advance(
+        self, request: Request, steps: JobGenerator, error: Exception | None = None
+    ) -> bool:
         """Do some steps of a request; `error` is how the job that it has waited for failed. False: the
         request is finished."""
         try:
@@ -275,7 +277,7 @@ class EventLoop:
         self._held.setdefault(request.peer, (request, deque()))
         return True
 
-    def _finish_job(self, request: Request, steps: Steps, job: Job, result: Any) -> None:
+    def _finish_job(self, request: Request, steps: JobGenerator, job: Job, result: Any) -> None:
         failure: Exception | None = None
         try:
             job.finish(result)

@@ -194,14 +194,14 @@ class ReplicaFetches:
             position = Position(entry.leader_epoch, entry.last_epoch, entry.log_end)
             diverging = partition.handle_fetch(
                 *(session.follower, session.broker_epoch, position, entry.deleted_before),
-                gives_up=entry.gives_up,
+                is_damaged=entry.is_damaged,
             )
         except FolkmootError as error:
             return _failed(entry, error, -1 if partition is None else partition.log.log_start)
         if diverging is not None:
             return session.result(entry, partition, diverging), _NO_CHUNK
         session.watch(partition, entry)
-        if entry.log_end < partition.log.log_end or entry.gives_up:
+        if entry.log_end < partition.log.log_end or entry.is_damaged:
             session.changed[partition] = None
         elif session.answered.get(partition) != (entry.leader_epoch, session.news_of(partition)):
             session.moved[partition] = None

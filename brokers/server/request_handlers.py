@@ -66,8 +66,8 @@ BYTES_PER_STEP: Final = 4 * 1024 * 1024
 Outcome = Response | DelayedResponse | None
 """None: the request is delayed in the purgatory, or wants no response."""
 
-Steps = Generator[Job | None, None, Outcome]
-"""A request carried out in bounded steps: where it yields, it gives way or waits for a job."""
+JobGenerator = Generator[Job | None, None, Outcome]
+"""A request in bounded steps. It yields a job to wait for, or None to give way, and returns the outcome."""
 
 _Answer = Callable[[tuple[int, ...] | FolkmootError], None]
 """Takes the numbers of an entry's result, or why it has failed."""
@@ -145,7 +145,7 @@ class RequestHandlers:
         ]
         return Response(messages.HelloResponse(self.metadata.broker_id, self.max_batch_bytes, apis))
 
-    def describe_topics(self, body: messages.MetadataRequest) -> Steps:
+    def describe_topics(self, body: messages.MetadataRequest) -> JobGenerator:
         if self.partitions.shared.is_replaced:
             raise NotLeader("ZooKeeper does not answer this broker, and others lead: ask them")
         return Response((yield from self.metadata.answer(body.topics)))
@@ -184,7 +184,7 @@ class RequestHandlers:
 
     # -- produce -----------------------------------------------------------------------------------------
 
-    def produce(self, request: Request, payloads: Sequence[memoryview], now: Now) -> Steps:
+    def produce(self, request: Request, payloads: Sequence[memoryview], now: Now) -> JobGenerator:
         """Append, partition by partition, in the order given."""
         body: messages.ProduceRequest = request.body
         delayed = DelayedResponse(len(body.entries), messages.ProduceResponse)
@@ -444,7 +444,7 @@ class RequestHandlers:
 
     def _run_entries(
         self, body: Any, kind: type[Any], carry_out: Callable[[Any, _Answer], None]
-    ) -> Steps:
+    ) -> JobGenerator:
         """Carry out the entries of a request one by one: `carry_out` answers now or later, or raises."""
         delayed = DelayedResponse(len(body.entries), messages.APIS[API_OF[type(body)]].response)
 
@@ -467,16 +467,16 @@ class RequestHandlers:
         )
         return delayed
 
-    def list_offsets(self, body: messages.ListOffsetsRequest) -> Steps:
+    def list_offsets(self, body: messages.ListOffsetsRequest) -> JobGenerator:
         return self._run_entries(body, messages.ListOffsetsResult, self._list_offset)
 
-    def delete_records(self, body: messages.DeleteRecordsRequest) -> Steps:
+    def delete_records(self, body: messages.DeleteRecordsRequest) -> JobGenerator:
         return self._run_entries(body, messages.DeleteRecordsResult, self._delete_records)
 
-    def report_damage(self, body: messages.ReportDamageRequest) -> Steps:
+    def report_damage(self, body: messages.ReportDamageRequest) -> JobGenerator:
         return self._run_entries(body, messages.ReportDamageResult, self._report_damage)
 
-    def describe_producers(self, body: messages.DescribeProducersRequest, now: Now) -> Steps:
+    def describe_producers(self, body: messages.DescribeProducersRequest, now: Now) -> JobGenerator:
         describe = partial(self._describe_producer, now.monotonic + body.timeout)
         return self._run_entries(body, messages.DescribeProducersResult, describe)
 
@@ -559,10 +559,10 @@ class RequestHandlers:
             del self._reports[report]
             raise
 
-    def get_schema(self, body: messages.GetSchemaRequest) -> Steps:
+    def get_schema(self, body: messages.GetSchemaRequest) -> JobGenerator:
         return Response((yield from self.schemas.resolve((body.context, body.schema_id))))
 
-    def describe_logs(self, body: messages.LogSizesRequest) -> Steps:
+    def describe_logs(self, body: messages.LogSizesRequest) -> JobGenerator:
         wanted = None if body.topics is None else frozenset(body.topics)
         found = []
         for number, log in enumerate(list(self.logs), 1):

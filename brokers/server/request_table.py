@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from folkmoot.brokers.jobs.jobs import Now
 from folkmoot.brokers.server.purgatory import Request
-from folkmoot.brokers.server.request_handlers import Outcome, RequestHandlers, Steps
+from folkmoot.brokers.server.request_handlers import JobGenerator, Outcome, RequestHandlers
 from folkmoot.protocol.errors import InvalidRequest
 from folkmoot.protocol.messages import API_OF, Api
 
@@ -44,7 +44,7 @@ class QuotaClass(Enum):
     REQUEST = auto()
 
 
-_Handler = Callable[[RequestHandlers, Request, Sequence[memoryview], Now], Outcome | Steps]
+_Handler = Callable[[RequestHandlers, Request, Sequence[memoryview], Now], Outcome | JobGenerator]
 
 
 class Row(NamedTuple):
@@ -122,7 +122,7 @@ TABLE: Final[Mapping[Api, Row]] = {
 
 def handle(
     handlers: RequestHandlers, request: Request, payloads: Sequence[memoryview], now: Now
-) -> Outcome | Steps:
+) -> Outcome | JobGenerator:
     """Carry a request out, or begin to. Raises FolkmootError for the whole of it."""
     body = request.body
     api = API_OF[type(body)]

@@ -24,8 +24,8 @@ from folkmoot.protocol.wire import MAX_ENVELOPE_BYTES
 _T = TypeVar("_T")
 Key = tuple[str, int | UUID]
 """A context and an id of it, or a GUID."""
-Steps = Generator[Job, None, _T]
-"""Steps of a request, each of which waits for a job beside the event loop."""
+JobGenerator = Generator[Job, None, _T]
+"""Yields jobs that run beside the event loop, and returns a result."""
 
 REFRESH_AFTER: Final = 1.0
 """Seconds after which a subject that has changed is read again, and a failed read is repeated."""
@@ -106,7 +106,9 @@ class Schemas:
         else:
             self._refresh_next()
 
-    def refusals(self, subject: str, ids: Mapping[int, int]) -> Steps[dict[int, FolkmootError]]:
+    def refusals(
+        self, subject: str, ids: Mapping[int, int]
+    ) -> JobGenerator[dict[int, FolkmootError]]:
         """Find the batches that may not be appended, each with the reason.
 
         `ids` are the schema ids of the batches' headers, by the batches' numbers.
@@ -135,7 +137,7 @@ class Schemas:
         self._reads.pop(subject, None)
         return frozenset(self._live_ids(subject, partial(self._changed.add, subject)))
 
-    def resolve(self, key: Key) -> Steps[GetSchemaResponse]:
+    def resolve(self, key: Key) -> JobGenerator[GetSchemaResponse]:
         """Find a schema. Raises SchemaNotFound, ZooKeeperUnreachable and other FolkmootErrors."""
         found = self._schemas.pop(key, None)
         if found is not None:

@@ -70,7 +70,7 @@ def _describe(cluster: Cluster, group: str, output: str) -> int:
     stable        in order
     draining      being released by its owner
     claiming      about to be taken by its next owner
-    kept          kept for a static member
+    reserved      waits for an absent static member
     malformed     not readable: a reset mends it
     truncated     shorter than what is committed: a reset mends it
     deleted       of a topic that does not exist any more

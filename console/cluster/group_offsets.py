@@ -72,12 +72,12 @@ def reset(
     Its members drop records that they have not committed, and continue at the new offsets at once.
     """
     at_most_one(from_file=from_file, **target)
-    whole_topics, partitions = _scope(topics)
+    entire_topics, partitions = _scope(topics)
     if from_file is not None:
         if topics:
             raise ConfigError("a file says which partitions are reset: leave --topic out")
         return _import(cluster, group, from_file, execute, output)
-    scope = whole_topics if topics else None
+    scope = entire_topics if topics else None
     return _reset(cluster, group, _target(**target), scope, partitions, execute, output)
 
 

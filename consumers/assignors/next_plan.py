@@ -88,16 +88,16 @@ def next_plan(
         assignor=assignor,
         protocol=min([protocol, *protocols]),
         subscriptions=snapshot.subscriptions,
-        began_with=_began_with(current, topics),
+        initial_topics=_initial_topics(current, topics),
         subscribed=_subscribed(current, snapshot.members.values()),
     )
 
 
-def _began_with(current: Plan, topics: Mapping[str, TopicBasis]) -> dict[str, TopicBasis]:
+def _initial_topics(current: Plan, topics: Mapping[str, TopicBasis]) -> dict[str, TopicBasis]:
     """Return the partitions of each topic that the group began with: none of a topic created later."""
     began: dict[str, TopicBasis] = {}
     for name, basis in topics.items():
-        before = current.began_with.get(name)
+        before = current.initial_topics.get(name)
         if before is not None and before.topic_id == basis.topic_id:
             began[name] = before
         elif before is not None or is_wanted(name, current.subscribed):
@@ -105,7 +105,9 @@ def _began_with(current: Plan, topics: Mapping[str, TopicBasis]) -> dict[str, To
         else:
             began[name] = basis
     remembered = (
-        (name, partitions) for name, partitions in current.began_with.items() if name not in began
+        (name, partitions)
+        for name, partitions in current.initial_topics.items()
+        if name not in began
     )
     return began | dict(islice(remembered, MOST_REMEMBERED))
 

@@ -421,7 +421,7 @@ class Fetcher:
             if state.in_flight is fetch and state.partition not in results:  # nothing is new
                 state.failing.clear()
                 state.end = state.offset or 0
-        if reply.api is Api.FETCH and reply.response.kept:
+        if reply.api is Api.FETCH and reply.response.has_session:
             self._sessions.idle[reply.correlation_id] = fetch
         elif fetch.members:
             self._sessions.drop(fetch)  # they come before the answered ones

@@ -73,11 +73,15 @@ def delete_offsets(group: str, topic: str) -> Recipe[None]:
 def _empty_plan(group: str, topic: str) -> Recipe[zk.Set]:
     """Return the write that empties the plan: the group begins with the topic as it is now."""
     current = yield from planning.get(group)
-    began_with = {name: each for name, each in current.plan.began_with.items() if name != topic}
+    initial_topics = {
+        name: each for name, each in current.plan.initial_topics.items() if name != topic
+    }
     with suppress(recipes.Malformed):
         if (info := (yield from topics.read(topic))) is not None:
-            began_with[topic] = TopicBasis(info.topic_id, len(info.partitions))
-    plan = Plan(current.plan.generation, began_with=began_with, subscribed=current.plan.subscribed)
+            initial_topics[topic] = TopicBasis(info.topic_id, len(info.partitions))
+    plan = Plan(
+        current.plan.generation, initial_topics=initial_topics, subscribed=current.plan.subscribed
+    )
     return zk.Set(paths.plan(group), plans.encode(plan), current.version)
 
 

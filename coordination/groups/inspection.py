@@ -54,7 +54,7 @@ class GroupState(msgspec.Struct, frozen=True):
         if not self.members:
             return "empty"
         planned = [self.state_of(each) for each in self.partitions if each.planned is not None]
-        settled = self.plan.generation and all(each in ("stable", "kept") for each in planned)
+        settled = self.plan.generation and all(each in ("stable", "reserved") for each in planned)
         return "stable" if settled else "rebalancing"
 
     def state_of(self, each: PartitionState) -> str:
@@ -63,7 +63,7 @@ class GroupState(msgspec.Struct, frozen=True):
         - stable: owned as planned
         - draining: its owner must give it up
         - claiming: its next owner is about to take it
-        - kept: reserved for an absent static member
+        - reserved: for an absent static member
         - unowned
         - unsubscribed: no member subscribes to its topic any more
         - malformed: its offset cannot be decoded, and no member can claim it before a reset
@@ -75,7 +75,7 @@ class GroupState(msgspec.Struct, frozen=True):
         if each.planned in self.members:
             return "claiming"
         if each.planned in self.plan.static and self.members:
-            return "kept"
+            return "reserved"
         return "unowned" if self.wants(each.partition.topic) else "unsubscribed"
 
     def wants(self, topic: str) -> bool:

@@ -42,7 +42,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     member: str
     nonce: str
     epoch: int
-    hand_over: float
+    release_timeout: float
 
 
 class OffsetState(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -3,8 +3,8 @@
 It has all that members need of their topics, and all subscriptions. So only the planner reads topics, and
 only those members that the plan does not know.
 
-Every version of plans, also in future, has `protocol`, `generation`, `began_with` and `subscribed`, and may
-be compressed in this way. These are all that a member uses of a newer plan.
+Every version of plans, also in future, has `protocol`, `generation`, `initial_topics` and `subscribed`, and
+may be compressed in this way. These are all that a member uses of a newer plan.
 
 A thousand partitions of a hundred members take about 6 kB; a hundred thousand partitions of a thousand
 members take a quarter of a node's limit.
@@ -51,8 +51,8 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
     - `generation`: grows by one with every plan
     - `members`: assignee ids
     - `subscriptions`: what each present member has published (MemberInfo.subscription)
-    - `began_with`: each topic of the group with its partitions when the group began with it, 0 if the topic
-      was created later
+    - `initial_topics`: each topic of the group with its partitions when the group began with it, 0 if the
+      topic was created later
     - `subscribed`: all subscriptions of members (MemberInfo.subscriptions)
 
     The last two have the latest first, and at most MOST_REMEMBERED that are not in use now.
@@ -66,12 +66,12 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
     assignor: str = ""
     protocol: int = PROTOCOL
     subscriptions: dict[str, MemberInfo] = {}
-    began_with: dict[str, TopicBasis] = {}
+    initial_topics: dict[str, TopicBasis] = {}
     subscribed: tuple[str, ...] = ()
 
     def start_of(self, partition: TopicPartition) -> int | None:
         """Return the start offset if nothing is committed: 0 if the group is older than the partition."""
-        began, now = self.began_with.get(partition.topic), self.topics.get(partition.topic)
+        began, now = self.initial_topics.get(partition.topic), self.topics.get(partition.topic)
         if began is None or now is None or began.topic_id != now.topic_id:
             return None
         return 0 if partition.partition >= began.partitions else None
@@ -103,7 +103,7 @@ class _Head(msgspec.Struct, frozen=True):
 
     protocol: int
     generation: int
-    began_with: dict[str, TopicBasis] = {}
+    initial_topics: dict[str, TopicBasis] = {}
     subscribed: tuple[str, ...] = ()
 
 

@@ -28,7 +28,7 @@ class TopicSerializer(Protocol[T_contra]):
     One whose values all begin with byte 0 and their schema's id (`wire`) says so by an attribute
     `writes_schema_id` that is True: then batches say which schema their values share.
 
-    One that may wait for a registry has a method `bound(field, may_wait)`. It returns the serialiser for
+    One that may wait for a registry has a method `bind(field, may_wait)`. It returns the serialiser for
     the `field` "key" or "value". While `may_wait()` is False, that one raises WouldWait.
     """
 
@@ -67,7 +67,7 @@ def serializer(
     `may_wait`: see TopicSerializer. Raises ConfigError for what is neither
     callable nor has `serialize`.
     """
-    bind = getattr(user_serializer, "bound", None)
+    bind = getattr(user_serializer, "bind", None)
     if bind is not None:
         user_serializer = bind(field, may_wait)
     return _converter(f"{field}_serializer", field, user_serializer, "serialize")

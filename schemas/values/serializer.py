@@ -107,7 +107,7 @@ class AvroSerializer(Generic[T]):
         self._may_wait: Callable[[], bool] = lambda: True
         self._prepared: dict[str | tuple[str, type], _Prepared] = {}
 
-    def bound(self, field: Field, may_wait: Callable[[], bool]) -> Self:
+    def bind(self, field: Field, may_wait: Callable[[], bool]) -> Self:
         """One for keys or for values of a producer.
 
         While `may_wait()` is False, a call that needs the registry raises WouldWait.

@@ -41,13 +41,13 @@ class Attempt:
         self._finder = finder
         self.claim = run_with_retries(finder, partial(claim_name, name, epoch, self._id))
 
-    def begin_in(self, topic_id: str, begins: list[PartitionStart]) -> TopicStart:
+    def note_starts(self, topic_id: str, starts: list[PartitionStart]) -> TopicStart:
         """Note where the epoch begins in a topic's partitions; returns what an earlier attempt has noted."""
         return run_with_retries(
-            self._finder, partial(note_starts, self._name, self._id, topic_id, begins)
+            self._finder, partial(note_starts, self._name, self._id, topic_id, starts)
         )
 
-    def begin_again(self) -> None:
+    def forget_starts(self) -> None:
         """Let the epoch begin behind all that was written of it."""
         run_with_retries(self._finder, partial(forget_starts, self._name, self._id))
 

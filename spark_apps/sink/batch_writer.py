@@ -145,7 +145,7 @@ class IdempotentBatchWriter:
 
     def _rows_changed(self, topic: str) -> RowsChanged:
         assert self._attempt is not None
-        self._attempt.begin_again()
+        self._attempt.forget_starts()
         return RowsChanged(
             f"this task has other rows for topic {topic} than its attempt before has written: the next "
             "attempt writes all of them, so that those come twice (rows must come in the same order "
@@ -222,8 +222,8 @@ class IdempotentBatchWriter:
         states = written_rows.describe_producer(
             self._cluster, topic, partitions.stop, claim.producer_id, PATIENCE
         )
-        begins = [PartitionStart(each.next_sequence, each.log_end) for each in states]
-        recorded = self._attempt.begin_in(self._cluster.topic_id(topic) or "", begins)
+        starts = [PartitionStart(each.next_sequence, each.log_end) for each in states]
+        recorded = self._attempt.note_starts(self._cluster.topic_id(topic) or "", starts)
         written_rows_by_partition: dict[int, WrittenRows] = {}
         identities: dict[TopicPartition, Identity] = {}
         for number in partitions:

@@ -7,7 +7,7 @@ from folkmoot.admin.group_views import GroupSummary as GroupSummary
 from folkmoot.admin.group_views import GroupView as GroupView
 from folkmoot.admin.group_views import MemberView as MemberView
 from folkmoot.admin.group_views import Progress as Progress
-from folkmoot.admin.offset_reset import Planned as Planned
+from folkmoot.admin.offset_reset import PlannedReset as PlannedReset
 from folkmoot.admin.offset_reset import Shift as Shift
 from folkmoot.admin.replica_moves import PlannedMove as PlannedMove
 from folkmoot.admin.replica_moves import ReplicaSize as ReplicaSize

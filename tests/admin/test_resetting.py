@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from folkmoot.admin.offset_reset import Planned, Shift, Target, check_target, planned
+from folkmoot.admin.offset_reset import PlannedReset, Shift, Target, check_target, planned
 from folkmoot.protocol.errors import ConfigError, NoOffset, OffsetOutOfRange
 from folkmoot.protocol.records import TopicPartition
 
@@ -16,7 +16,9 @@ NOW = datetime.now(UTC)
 def new(to: Target, committed: int | None = 50, by_time: int = 70) -> int:
     plan = planned(to, {P0: committed}, {P0: 10}, {P0: 100}, {P0: by_time})
     offset = plan[0].new
-    assert plan == [Planned(partition=P0, committed=committed, new=offset, earliest=10, latest=100)]
+    assert plan == [
+        PlannedReset(partition=P0, committed=committed, new=offset, earliest=10, latest=100)
+    ]
     return offset
 
 

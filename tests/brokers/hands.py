@@ -24,7 +24,6 @@ _KINDS = {
     "delete_directories": "deletion",
     "_make_room": "deletion",
     "write_anew": "cleaner",
-    "_take": "repair",
 }
 
 

@@ -166,7 +166,7 @@ class Scene:
         settings = self.settings
         options: dict[str, Any] = {
             "session_timeout": settings.long_session_timeout if long else settings.session_timeout,
-            "revoke_timeout": settings.hand_over,
+            "revoke_timeout": settings.release_timeout,
             "max_processing_time": settings.max_processing,
             "fetch_max_wait": 1.0,
         }

@@ -36,7 +36,7 @@ class Settings:
     long_session_timeout: float = 12.0
     """Of every other member: what is done to it takes place while its session lives."""
     tick: float = 0.5
-    hand_over: float = 0.5
+    release_timeout: float = 0.5
     max_processing: float = 4.0
     """Long before a long session ends: others steal from who stands still, and the fence refuses it."""
     send_every: float = 1.0
@@ -59,7 +59,7 @@ class Settings:
         """
         timing = Timing()
         rank = timing.patience * (deaths + 1)
-        moved = self.hand_over + timing.steal_margin + timing.patience
+        moved = self.release_timeout + timing.steal_margin + timing.patience
         ends = session + 2 * self.tick if session else 0.0
         crowd = timing.debounce_limit + timing.debounce_per_change * self.members
         return ends + crowd + 1.5 * timing.debounce + rank + moved

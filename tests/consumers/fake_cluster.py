@@ -121,11 +121,11 @@ class FakeCluster:
         self._reply(asked, FetchResponse(results), payloads)
 
     def answer_some(
-        self, asked: Asked, chunks: dict[TopicPartition, bytes], *, kept: bool = False
+        self, asked: Asked, chunks: dict[TopicPartition, bytes], *, has_session: bool = False
     ) -> None:
         """Answer a fetch, leaving out partitions at their ends, which may be kept for the next one."""
         results = [FetchResult(*partition, 0, "", 0, 1_000) for partition in chunks]
-        self._reply(asked, FetchResponse(results, kept), list(chunks.values()))
+        self._reply(asked, FetchResponse(results, has_session), list(chunks.values()))
 
     def answer_each(self, asked: Asked, partitions: Sequence[TopicPartition]) -> None:
         """Answer a fetch with nothing new of these, whoever has asked for them."""

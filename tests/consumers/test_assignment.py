@@ -126,10 +126,10 @@ def test_a_plan_of_a_newer_kind_says_what_the_group_began_with() -> None:
 def test_no_more_is_remembered_than_a_plan_can_hold() -> None:
     names = [f"t{number}" for number in range(MOST_REMEMBERED + 10)]
     many = following(None, {"m0": member(*names)}, **{each: topic(each, 1) for each in names})
-    assert len(many.began_with) == len(many.subscribed) == MOST_REMEMBERED + 10
+    assert len(many.initial_topics) == len(many.subscribed) == MOST_REMEMBERED + 10
     one = following(many, {"m1": member("a")}, a=topic("a", 1))
-    assert len(one.began_with) == len(one.subscribed) == MOST_REMEMBERED + 1
-    assert [*one.began_with][:2] == ["a", "t0"]
+    assert len(one.initial_topics) == len(one.subscribed) == MOST_REMEMBERED + 1
+    assert [*one.initial_topics][:2] == ["a", "t0"]
 
 
 def test_partitions_that_were_added_go_to_who_has_least() -> None:

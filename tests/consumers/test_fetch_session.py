@@ -21,7 +21,7 @@ def bench() -> Bench:
     bench.reading(*ALL)
     first = bench.cluster.next()
     assert (first.request.keep, first.request.after) == (True, None)
-    bench.cluster.answer_some(first, {ONE: a_batch(0, b"a")}, kept=True)
+    bench.cluster.answer_some(first, {ONE: a_batch(0, b"a")}, has_session=True)
     bench.poll()
     bench.poll()
     return bench
@@ -34,7 +34,9 @@ def goes_on(asked: Asked, number: int | None, *named: TopicPartition) -> bool:
 def test_the_next_fetch_names_what_has_moved_and_goes_on_with_the_rest(bench: Bench) -> None:
     second = bench.cluster.next()
     assert goes_on(second, 1, ONE)
-    bench.cluster.answer_some(second, {TWO: a_batch(0, b"b"), ONE: a_batch(1, b"c")}, kept=True)
+    bench.cluster.answer_some(
+        second, {TWO: a_batch(0, b"b"), ONE: a_batch(1, b"c")}, has_session=True
+    )
     bench.poll()
     assert [each.value for each in bench.everything()] == [b"a", b"b", b"c"]
     bench.poll()
@@ -44,7 +46,7 @@ def test_the_next_fetch_names_what_has_moved_and_goes_on_with_the_rest(bench: Be
 
 
 def test_an_answer_without_news_is_gone_on_with_as_it_is(bench: Bench) -> None:
-    bench.cluster.answer_some(bench.cluster.next(), {}, kept=True)
+    bench.cluster.answer_some(bench.cluster.next(), {}, has_session=True)
     bench.poll()
     bench.poll()
     assert goes_on(bench.cluster.next(), 2)
@@ -55,14 +57,14 @@ def test_what_found_no_room_in_an_answer_is_not_taken_to_be_at_its_end() -> None
     bench = Bench(fetch_max_bytes=2 * size, partition_fetch_bytes=size)
     bench.reading(*ALL)
     first, full = bench.cluster.next(), {ONE: a_batch(0, b"a") + a_batch(1, b"b")}
-    bench.cluster.answer_some(first, full, kept=True)
+    bench.cluster.answer_some(first, full, has_session=True)
     bench.poll()
     assert [bench.fetcher.end(each) for each in ALL] == [-1, 1_000, -1]
     assert [each.value for each in bench.everything()] == [b"a", b"b"]
     bench.poll()
     second = bench.cluster.next()
     assert goes_on(second, 1, ONE)
-    bench.cluster.answer_some(second, {ZERO: a_batch(0, b"c")}, kept=True)
+    bench.cluster.answer_some(second, {ZERO: a_batch(0, b"c")}, has_session=True)
     bench.poll()
     assert [bench.fetcher.end(each) for each in ALL] == [1_000, 2, 0]
 
@@ -91,7 +93,7 @@ def test_a_fetch_that_fails_has_all_of_its_partitions_named_again(
 
 
 def test_a_connection_that_takes_nothing_has_all_partitions_named_again(bench: Bench) -> None:
-    bench.cluster.answer_some(bench.cluster.next(), {ONE: a_batch(1, b"b")}, kept=True)
+    bench.cluster.answer_some(bench.cluster.next(), {ONE: a_batch(1, b"b")}, has_session=True)
     bench.poll()
     bench.cluster.overloaded = True
     bench.poll()
@@ -108,7 +110,7 @@ def test_after_a_seek_all_are_named_again(bench: Bench, before_the_answer: bool)
     second = bench.cluster.next()
     if before_the_answer:
         bench.fetcher.seek(ZERO, 50)
-    bench.cluster.answer_some(second, {ONE: b""}, kept=True)
+    bench.cluster.answer_some(second, {ONE: b""}, has_session=True)
     bench.poll()
     if not before_the_answer:
         bench.fetcher.seek(ZERO, 50)
@@ -122,7 +124,7 @@ def test_after_a_seek_all_are_named_again(bench: Bench, before_the_answer: bool)
 
 
 def test_a_partition_that_was_removed_is_not_gone_on_with(bench: Bench) -> None:
-    bench.cluster.answer_some(bench.cluster.next(), {}, kept=True)
+    bench.cluster.answer_some(bench.cluster.next(), {}, has_session=True)
     bench.poll()
     bench.fetcher.remove(ZERO)
     bench.poll()
@@ -132,7 +134,7 @@ def test_a_partition_that_was_removed_is_not_gone_on_with(bench: Bench) -> None:
 
 
 def test_new_metadata_have_all_named_again(bench: Bench) -> None:
-    bench.cluster.answer_some(bench.cluster.next(), {}, kept=True)
+    bench.cluster.answer_some(bench.cluster.next(), {}, has_session=True)
     bench.poll()
     bench.cluster.version += 1
     bench.cluster.leaders[TWO] = "two:1"
@@ -147,7 +149,7 @@ def test_what_was_kept_waits_while_the_buffer_is_full() -> None:
     batch = a_batch(0, b"x" * 100)
     bench = Bench(buffer_bytes=len(batch))
     bench.reading(ZERO, ONE)
-    bench.cluster.answer_some(bench.cluster.next(), {ONE: batch}, kept=True)
+    bench.cluster.answer_some(bench.cluster.next(), {ONE: batch}, has_session=True)
     bench.poll()
     bench.poll()
     assert not bench.cluster.asked
@@ -175,7 +177,7 @@ def test_what_is_left_of_one_fetch_takes_in_no_more_than_a_request_may_name(
     first, second = bench.cluster.next(), bench.cluster.next()
     assert (first.partitions, second.partitions) == ([ZERO, ONE], [TWO])
     bench.cluster.answer_some(second, {TWO: a_batch(0, b"a")})
-    bench.cluster.answer_some(first, {}, kept=True)
+    bench.cluster.answer_some(first, {}, has_session=True)
     bench.poll()
     bench.poll()
     assert goes_on(bench.cluster.next(), 1)
@@ -212,7 +214,7 @@ class _Broker:
         told = [each for each in offsets if self.rng.random() < 0.4]
         keeps = self.rng.random() < 0.8 and len(told) < len(offsets)
         chunks = {each: a_batch(offsets[each], b"x") for each in told}
-        self.bench.cluster.answer_some(asked, chunks, kept=keeps)
+        self.bench.cluster.answer_some(asked, chunks, has_session=keeps)
         if keeps:
             self._kept[asked.number] = {p: o for p, o in offsets.items() if p not in told}
 

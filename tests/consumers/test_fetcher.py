@@ -222,7 +222,7 @@ def test_only_so_many_fetches_wait_at_a_broker_and_the_rest_goes_with_one_answer
     bench.fetched(a_batch(0, b"y"), end=1)
     bench.poll()
     assert not bench.cluster.asked
-    bench.cluster.answer_some(waiting[0], {}, kept=True)
+    bench.cluster.answer_some(waiting[0], {}, has_session=True)
     bench.poll()
     bench.poll()
     assert bench.cluster.next().partitions == [late]

@@ -132,7 +132,7 @@ def test_what_was_under_way_during_an_interruption_is_asked_for_again(
     bench = fetching.Bench()
     cluster: Any = bench.cluster
     bench.reading(ZERO, ONE, TWO)
-    cluster.answer_some(cluster.next(), {ONE: a_batch(0, b"a")}, kept=True)
+    cluster.answer_some(cluster.next(), {ONE: a_batch(0, b"a")}, has_session=True)
     take_replies = cluster.poll
 
     def lose_replies(*arguments: Any) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from folkmoot.coordination.brokers import Registration
-from folkmoot.coordination.placement import move, place, racks_of
+from folkmoot.coordination.placement import move, place_replicas, racks_of
 from folkmoot.protocol.errors import BrokerUnreachable, InvalidReplicationFactor
 from tests.seeds import new_seed
 
@@ -18,7 +18,7 @@ def alone(*brokers: int) -> dict[int, str]:
 def test_preferred_leaders_are_spread_as_evenly_as_can_be() -> None:
     for partitions in range(1, 30):
         for brokers in ((7,), (3, 1, 2), (10, 20, 30, 40)):
-            placed = place("t", partitions, 1, alone(*brokers))
+            placed = place_replicas("t", partitions, 1, alone(*brokers))
             counts = Counter(replicas[0] for replicas in placed)
             assert len(placed) == partitions
             assert max(counts.values()) - min(counts.values()) <= 1 or len(counts) < len(brokers)
@@ -26,7 +26,7 @@ def test_preferred_leaders_are_spread_as_evenly_as_can_be() -> None:
 
 
 def test_topics_of_one_partition_are_not_all_on_one_broker() -> None:
-    counts = Counter(place(f"topic-{n}", 1, 1, alone(1, 2, 3))[0][0] for n in range(300))
+    counts = Counter(place_replicas(f"topic-{n}", 1, 1, alone(1, 2, 3))[0][0] for n in range(300))
     assert min(counts.values()) > 60
 
 
@@ -35,7 +35,7 @@ def test_topics_of_one_partition_are_not_all_on_one_broker() -> None:
 def test_replicas_are_spread_as_evenly_and_so_are_the_leaderships_of_a_lost_broker(
     brokers: int, replicas: int
 ) -> None:
-    placed = place("t", 60 * brokers, replicas, alone(*range(brokers)))
+    placed = place_replicas("t", 60 * brokers, replicas, alone(*range(brokers)))
     held = Counter(broker for each in placed for broker in each)
     assert max(held.values()) - min(held.values()) <= 2
     for lost in range(brokers):
@@ -49,7 +49,7 @@ def test_replicas_of_a_partition_are_on_different_brokers_and_racks() -> None:
     for _ in range(200):
         racks = {number: chance.choice("abcde") for number in range(chance.randint(1, 12))}
         replicas = chance.randint(1, min(5, len(racks)))
-        placed = place(f"t{chance.random()}", chance.randint(1, 40), replicas, racks)
+        placed = place_replicas(f"t{chance.random()}", chance.randint(1, 40), replicas, racks)
         for each in placed:
             assert len(set(each)) == replicas
             assert set(each) <= racks.keys()
@@ -61,7 +61,7 @@ def test_replicas_of_a_partition_are_on_different_brokers_and_racks() -> None:
 
 def test_racks_of_one_size_hold_as_much_each() -> None:
     racks = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
-    placed = place("t", 60, 3, racks)
+    placed = place_replicas("t", 60, 3, racks)
     held = Counter(broker for each in placed for broker in each)
     assert max(held.values()) - min(held.values()) <= 2
 
@@ -75,23 +75,25 @@ def test_brokers_of_one_host_are_one_rack_unless_racks_are_given() -> None:
         5: Registration({}, "n"),
     }
     assert racks_of(live) == {1: "host-a", 2: "host-a", 3: "host-b", 4: "r4", 5: ""}
-    for each in place("t", 30, 2, racks_of({number: live[number] for number in (1, 2, 3)})):
+    for each in place_replicas(
+        "t", 30, 2, racks_of({number: live[number] for number in (1, 2, 3)})
+    ):
         assert 3 in each
 
 
 @pytest.mark.parametrize("replicas", [0, 3])
 def test_more_replicas_than_live_brokers_are_refused(replicas: int) -> None:
     with pytest.raises(InvalidReplicationFactor, match=rf"{replicas} replicas .* brokers 1, 2 are"):
-        place("t", 1, replicas, alone(1, 2))
+        place_replicas("t", 1, replicas, alone(1, 2))
 
 
 def test_without_brokers_there_is_no_place() -> None:
     with pytest.raises(BrokerUnreachable, match="no broker is alive that could take topic t"):
-        place("t", 1, 3, {})
+        place_replicas("t", 1, 3, {})
 
 
 def test_ten_thousand_partitions_are_placed_in_a_moment() -> None:
-    placed = place("t", 10_000, 3, {number: f"r{number % 3}" for number in range(30)})
+    placed = place_replicas("t", 10_000, 3, {number: f"r{number % 3}" for number in range(30)})
     assert len(placed) == 10_000
 
 
@@ -117,7 +119,7 @@ def test_replacements_are_spread_and_go_to_other_racks() -> None:
     chance = random.Random(new_seed())
     for _ in range(100):
         racks = {number: chance.choice("abc") for number in range(6)}
-        current = dict(enumerate(place(f"t{chance.random()}", 30, 2, racks)))
+        current = dict(enumerate(place_replicas(f"t{chance.random()}", 30, 2, racks)))
         lost = chance.randrange(6)
         left = {number: rack for number, rack in racks.items() if number != lost}
         moved = move("t", current, left)

@@ -19,16 +19,16 @@ def plan(members: int, topics: int, partitions: int) -> Plan:
     names = tuple(f"consumer-{uuid4().hex[:16]}-{number:010d}" for number in range(members))
     owners: list[str | None] = [names[number % members] for number in range(partitions)]
     owners[0] = None
-    began_with = {f"t{n}": TopicBasis(uuid4().hex, partitions) for n in range(topics)}
+    initial_topics = {f"t{n}": TopicBasis(uuid4().hex, partitions) for n in range(topics)}
     return Plan(
         generation=7,
         members=names,
-        topics=began_with,
+        topics=initial_topics,
         assignment={f"t{n}": owners for n in range(topics)},
         static={names[0]: StaticMember(30.0, absent=True)},
         assignor="range",
         subscriptions=dict.fromkeys(names[1:], MemberInfo(("t0",), "", 0.0)),
-        began_with=began_with,
+        initial_topics=initial_topics,
         subscribed=("t0", "/t.*/"),
     )
 

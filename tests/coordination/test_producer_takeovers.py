@@ -89,7 +89,7 @@ def test_names_of_a_round_that_others_have_begun_are_found(open_session: Opener)
 def test_a_round_that_is_over_is_refused(open_session: Opener) -> None:
     session = open_session()
     execute(session, claim_name("q", 3, "a"))
-    with pytest.raises(ProducerFenced, match="has begun round 3: round 2 is over"):
+    with pytest.raises(ProducerFenced, match="has begun sink epoch 3: sink epoch 2 is over"):
         execute(session, claim_name("q", 2, "b"))
 
 
@@ -99,8 +99,8 @@ def test_a_new_round_has_another_id_while_there_are_epochs_left_to_run_it_again(
     session = open_session()
     taken = execute(session, claim_name("q", 2, "a"))
 
-    def wear(epoch: int, round_: int) -> None:
-        worn = ProducerClaim(taken.producer_id, epoch, round_, "a")
+    def wear(epoch: int, sink_epoch: int) -> None:
+        worn = ProducerClaim(taken.producer_id, epoch, sink_epoch, "a")
         execute(session, Set(paths.producer_name("q"), msgspec.json.encode(worn)))
 
     wear(MAX_PRODUCER_EPOCH // 2, 2)
@@ -108,32 +108,34 @@ def test_a_new_round_has_another_id_while_there_are_epochs_left_to_run_it_again(
     wear(MAX_PRODUCER_EPOCH // 2, 3)
     assert execute(session, claim_name("q", 3, "y")).producer_id == taken.producer_id
     wear(MAX_PRODUCER_EPOCH, 3)
-    with pytest.raises(ProducerFenced, match="in all epochs up to 32767"):
+    with pytest.raises(ProducerFenced, match="in all producer epochs up to 32767"):
         execute(session, claim_name("q", 3, "b"))
     fresh = execute(session, claim_name("q", 4, "b"))
     assert (fresh.epoch, fresh.producer_id != taken.producer_id) == (0, True)
 
 
 @pytest.mark.parametrize("executed", [True, False], ids=["reply lost", "request lost"])
-@pytest.mark.parametrize("round_", [0, 1], ids=["the same round", "the next round"])
+@pytest.mark.parametrize("sink_epoch", [0, 1], ids=["the same sink epoch", "the next sink epoch"])
 def test_a_lost_reply_at_any_step_takes_over_once(
-    open_session: Opener, round_: int, executed: bool
+    open_session: Opener, sink_epoch: int, executed: bool
 ) -> None:
     session = open_session()
     for lost in range(MOST_STEPS):
         name = f"q{lost}"
         before = execute(session, claim_name(name, 0, "a"))
         execute(session, note_starts(name, "a", "t", [PartitionStart(7, 7)]))
-        taken = Steps(open_session()).run(claim_name(name, round_, "b"), lost, executed=executed)
+        taken = Steps(open_session()).run(
+            claim_name(name, sink_epoch, "b"), lost, executed=executed
+        )
         assert (taken.producer_id, taken.attempt) == (before.producer_id, "b")
         assert (taken.epoch, taken.topics) == (
             1,
-            {"t": (1, [PartitionStart(7, 7)])} if round_ == 0 else {},
+            {"t": (1, [PartitionStart(7, 7)])} if sink_epoch == 0 else {},
         )
         noted = Steps(open_session()).run(
             note_starts(name, "b", "u", [PartitionStart(1, 1)]), lost, executed=executed
         )
-        again = execute(session, claim_name(name, round_, "b"))
+        again = execute(session, claim_name(name, sink_epoch, "b"))
         assert again.topics == {**taken.topics, "u": noted}
 
 
@@ -144,7 +146,7 @@ def test_one_who_dies_at_any_step_leaves_a_name_that_the_next_one_takes_over() -
         ended = not Steps(dying).run_until(claim_name("q", 5, "a"), lived)
         ensemble.expire(dying)
         taken = execute(ensemble.connect(), claim_name("q", 5, "b"))
-        assert (taken.round, taken.attempt, taken.epoch) == (5, "b", taken.epoch)
+        assert (taken.sink_epoch, taken.attempt, taken.epoch) == (5, "b", taken.epoch)
         again = execute(ensemble.connect(), claim_name("q", 5, "c"))
         assert (again.producer_id, again.epoch) == (taken.producer_id, taken.epoch + 1)
         if ended:

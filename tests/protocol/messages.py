@@ -107,7 +107,7 @@ RESPONSES: dict[Api, list[Any]] = {
         FetchResponse(
             [FetchResult("a", 0, 0, "", 0, 2**40), FetchResult("a", 1, 4, "gone", 5, 9, None, 1, 7)]
         ),
-        FetchResponse([], kept=True),
+        FetchResponse([], has_session=True),
     ],
     Api.LIST_OFFSETS: [ListOffsetsResponse([ListOffsetsResult("a", 0, 0, "", 12)])],
     Api.DELETE_RECORDS: [DeleteRecordsResponse([DeleteRecordsResult("a", 0, 0, "", 12)])],

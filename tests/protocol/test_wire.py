@@ -290,7 +290,7 @@ def test_an_answer_about_more_than_it_can_say_says_less_and_arrives() -> None:
         FetchResult(topic, number, 3, f"{topic}-{number} does not exist", -1, -1)
         for number in range(MAX_ENTRIES)
     ]
-    frame = wire.encode_response(7, FetchResponse(results, kept=False))
+    frame = wire.encode_response(7, FetchResponse(results, has_session=False))
     assert len(frame) <= wire.MAX_ENVELOPE_BYTES
     found = wire.response_body(Api.FETCH, wire.decode_response(frame)).results
     assert [(each.partition, each.error) for each in found] == [(n, 3) for n in range(MAX_ENTRIES)]

@@ -443,7 +443,7 @@ class Seats:
 
     def stolen(self, partition: TopicPartition, owner: Owner) -> None:
         whose, since = self._taken_away.get(partition, ("", 0.0))
-        early = whose == owner.member and self._world.now < since + owner.hand_over
+        early = whose == owner.member and self._world.now < since + owner.release_timeout
         _check(not early, f"H: {partition} was stolen from {owner} before its time")
 
 

@@ -277,7 +277,7 @@ def _read_what_was_there_before_the_group(patch: pytest.MonkeyPatch) -> None:
 
 def _forget_what_the_group_began_with(patch: pytest.MonkeyPatch) -> None:
     """What was added belongs to what it began with, then."""
-    patch.setattr(assignment, "_began_with", lambda current, topics: dict(topics))
+    patch.setattr(assignment, "_initial_topics", lambda current, topics: dict(topics))
 
 
 def _forget_what_nobody_subscribes_to_any_more(patch: pytest.MonkeyPatch) -> None:

@@ -355,7 +355,7 @@ def test_a_follower_that_was_cut_in_front_of_damage_counts_for_no_position_that_
     scene.leader.finish_proposal(scene.written(scene.leader.proposed))
     for looked_at in (40, 110, 120):
         position = Position(EPOCH, 3, looked_at)
-        found = scene.leader.handle_fetch(2, 1, position, scene.log_end, 0.0, gives_up=True)
+        found = scene.leader.handle_fetch(2, 1, position, scene.log_end, 0.0, is_damaged=True)
         assert found is None
     if refusal == "out of range":  # the leader has given up what lies before 60 meanwhile
         with pytest.raises(OffsetOutOfRange):
@@ -378,7 +378,7 @@ def test_a_follower_that_gives_up_what_it_has_acked_holds_the_high_watermark_unt
     scene.append(1)
     scene.ack(2, 11)
     with pytest.raises(OffsetNotAvailable):
-        scene.leader.handle_fetch(2, 1, Position(EPOCH, 3, 4), 11, 0.0, gives_up=True)
+        scene.leader.handle_fetch(2, 1, Position(EPOCH, 3, 4), 11, 0.0, is_damaged=True)
     assert scene.advance() == 0
     assert scene.propose() == (1,)
 
@@ -393,9 +393,11 @@ def in_doubt() -> Scene:
     return Scene(1, log_end=10, starts=starts)
 
 
-def ask(scene: Scene, replica: int, last_epoch: int, end: int, *, gives_up: bool = False) -> object:
+def ask(
+    scene: Scene, replica: int, last_epoch: int, end: int, *, is_damaged: bool = False
+) -> object:
     position = Position(EPOCH, last_epoch, end)
-    return scene.leader.handle_fetch(replica, 1, position, 10, 0.0, gives_up=gives_up)
+    return scene.leader.handle_fetch(replica, 1, position, 10, 0.0, is_damaged=is_damaged)
 
 
 def test_a_follower_in_doubt_waits_until_all_have_asked_and_it_has_the_most() -> None:
@@ -416,7 +418,7 @@ def test_a_follower_in_doubt_waits_for_one_that_has_more_behind_damage_of_its_ow
     scene = in_doubt()
     with pytest.raises(OffsetNotAvailable):
         ask(scene, 2, 5, 10)
-    assert ask(scene, 3, 3, 4, gives_up=True) is None  # in front of the doubt it can be compared
+    assert ask(scene, 3, 3, 4, is_damaged=True) is None  # in front of the doubt it can be compared
     with pytest.raises(OffsetNotAvailable):
         ask(scene, 2, 5, 10)
     assert ask(scene, 3, 3, 4) is None  # it was cut there

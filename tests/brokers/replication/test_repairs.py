@@ -268,10 +268,10 @@ def test_a_fetch_from_before_the_damage_was_found_counts_for_nothing(cluster: Cl
     damaged = Position(leader.epoch, leader.epoch, 20)
     told = 2, cluster.registrations[2].epoch
     with pytest.raises(OffsetNotAvailable):
-        leader.handle_fetch(*told, damaged, RECORDS, 0.0, gives_up=True)
+        leader.handle_fetch(*told, damaged, RECORDS, 0.0, is_damaged=True)
     cluster.nodes[1].replica.look_after_isr()
     assert 2 not in cluster.state.state.isr
-    assert leader.handle_fetch(*told, damaged, RECORDS, 0.0, gives_up=True) is None
+    assert leader.handle_fetch(*told, damaged, RECORDS, 0.0, is_damaged=True) is None
     with pytest.raises(OffsetNotAvailable):
         leader.handle_fetch(*told, late, RECORDS, 0.0)
     assert leader.propose(REPLICAS, 0.0) is None
@@ -290,7 +290,7 @@ def test_a_follower_that_dies_and_forgets_its_damage_counts_again(cluster: Clust
         leader.handle_fetch(
             *(2, cluster.registrations[2].epoch, Position(leader.epoch, leader.epoch, 20)),
             *(RECORDS, 0.0),
-            gives_up=True,
+            is_damaged=True,
         )
     cluster.kill(2)
     cluster.start(2)

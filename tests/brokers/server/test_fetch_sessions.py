@@ -203,7 +203,7 @@ def test_the_next_fetch_names_only_what_has_changed(bench: Bench) -> None:
     bench.waits(fetch(*every, max_wait=2.0, keep=True))
     bench.append(2, ONE)
     (answer,) = bench.woken()
-    assert (partitions(answer), answer.body.kept) == ([2], True)
+    assert (partitions(answer), answer.body.has_session) == ([2], True)
     ((_, kept),) = bench.handlers.sessions._cached.values()
     assert (len(kept.entries), kept.changed) == (PARTITIONS - 1, {})
     bench.waits(fetch(out_of(2, offset=1), max_wait=2.0, keep=True, after=bench.number))
@@ -215,15 +215,15 @@ def test_the_next_fetch_names_only_what_has_changed(bench: Bench) -> None:
 
 
 def test_what_happens_between_two_fetches_is_told_at_once(bench: Bench) -> None:
-    assert bench.told(fetch(out_of(0), out_of(1), out_of(2), keep=True)).kept
+    assert bench.told(fetch(out_of(0), out_of(1), out_of(2), keep=True)).has_session
     for number in (2, 0):
         bench.append(number, ONE)
     response = bench.told(fetch(max_wait=2.0, keep=True, after=bench.number))
-    assert (partitions(response), response.kept) == ([2, 0], True)
+    assert (partitions(response), response.has_session) == ([2, 0], True)
     bench.waits(fetch(max_wait=2.0, after=bench.number))
     bench.append(1, ONE)
     (answer,) = bench.woken()
-    assert (partitions(answer), answer.body.kept) == ([1], False)
+    assert (partitions(answer), answer.body.has_session) == ([1], False)
 
 
 def test_what_was_told_of_and_not_named_again_is_not_waited_for(bench: Bench) -> None:
@@ -237,17 +237,17 @@ def test_what_was_told_of_and_not_named_again_is_not_waited_for(bench: Bench) ->
 
 
 def test_a_topic_that_goes_between_two_fetches_is_an_error_in_the_second(bench: Bench) -> None:
-    assert bench.told(fetch(out_of(0), keep=True)).kept
+    assert bench.told(fetch(out_of(0), keep=True)).has_session
     show(bench.handlers, ClusterView(BROKERS, {}), DELETED)
     response = bench.told(fetch(max_wait=2.0, keep=True, after=bench.number))
     assert [each.error for each in response.results] == [UnknownTopicOrPartition.code]
-    assert not response.kept
+    assert not response.has_session
 
 
 def test_nothing_is_kept_unless_asked_for_nor_where_all_was_told(bench: Bench) -> None:
     bench.append(0, ONE)
-    assert not bench.told(fetch(out_of(1))).kept
-    assert not bench.told(fetch(out_of(0), keep=True)).kept
+    assert not bench.told(fetch(out_of(1))).has_session
+    assert not bench.told(fetch(out_of(0), keep=True)).has_session
     for number in (1, 2):
         with pytest.raises(UnknownFetch):
             bench.ask(fetch(after=number))
@@ -255,17 +255,17 @@ def test_nothing_is_kept_unless_asked_for_nor_where_all_was_told(bench: Bench) -
 
 
 def test_a_fetch_is_gone_on_with_once_and_by_the_connection_that_made_it(bench: Bench) -> None:
-    assert bench.told(fetch(out_of(0), keep=True)).kept
+    assert bench.told(fetch(out_of(0), keep=True)).has_session
     kept = bench.number
     with pytest.raises(UnknownFetch):
         bench.ask(fetch(keep=True, after=kept), b"another")
-    assert bench.told(fetch(keep=True, after=kept)).kept
+    assert bench.told(fetch(keep=True, after=kept)).has_session
     with pytest.raises(UnknownFetch):
         bench.ask(fetch(keep=True, after=kept))
 
 
 def test_what_nobody_goes_on_with_is_forgotten(bench: Bench) -> None:
-    assert bench.told(fetch(out_of(0), keep=True)).kept
+    assert bench.told(fetch(out_of(0), keep=True)).has_session
     bench.now += request_handlers.FORGET_AFTER
     assert not bench.woken()
     assert bench.watches == 0
@@ -275,8 +275,8 @@ def test_what_nobody_goes_on_with_is_forgotten(bench: Bench) -> None:
 
 def test_all_partitions_are_named_again_from_time_to_time(bench: Bench) -> None:
     begun = bench.now
-    assert bench.told(fetch(out_of(0), keep=True)).kept
-    while bench.told(fetch(keep=True, after=bench.number)).kept:
+    assert bench.told(fetch(out_of(0), keep=True)).has_session
+    while bench.told(fetch(keep=True, after=bench.number)).has_session:
         bench.now += 1.0
     assert bench.now == begun + request_handlers.KEEP_FOR
     assert bench.watches == 0
@@ -286,19 +286,19 @@ def test_room_for_those_who_wait_is_made_by_forgetting_the_oldest(bench: Bench) 
     bench.handlers.sessions = FetchSessions(Quota(4, 4))
     for number in (0, 2):
         peer = b"%d" % number
-        assert bench.told(fetch(out_of(number), out_of(number + 1), keep=True), peer).kept
+        assert bench.told(fetch(out_of(number), out_of(number + 1), keep=True), peer).has_session
     bench.waits(fetch(out_of(4), max_wait=2.0))
     with pytest.raises(UnknownFetch):
         bench.ask(fetch(after=1), b"0")
     bench.waits(fetch(max_wait=2.0, after=2), b"2")
     with pytest.raises(Overloaded):
         bench.ask(fetch(out_of(0), out_of(1), max_wait=2.0))
-    assert not bench.told(fetch(out_of(0), out_of(1), keep=True)).kept
+    assert not bench.told(fetch(out_of(0), out_of(1), keep=True)).has_session
 
 
 def test_a_connection_has_one_kept_fetch_the_last_one(bench: Bench) -> None:
     for _ in range(2):
-        assert bench.told(fetch(out_of(0), keep=True)).kept
+        assert bench.told(fetch(out_of(0), keep=True)).has_session
     with pytest.raises(UnknownFetch):
         bench.ask(fetch(after=1))
     bench.waits(fetch(max_wait=2.0, after=2))
@@ -308,7 +308,7 @@ def test_no_more_partitions_gather_than_one_request_may_name(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messages, "MAX_ENTRIES", 2)
-    assert bench.told(fetch(out_of(0), out_of(1), keep=True)).kept
+    assert bench.told(fetch(out_of(0), out_of(1), keep=True)).has_session
     with pytest.raises(InvalidRequest):
         bench.ask(fetch(out_of(2), keep=True, after=bench.number))
     assert bench.watches == 0
@@ -317,7 +317,7 @@ def test_no_more_partitions_gather_than_one_request_may_name(
 def test_a_fetch_that_fails_leaves_nothing_behind(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert bench.told(fetch(out_of(0), out_of(1), keep=True)).kept
+    assert bench.told(fetch(out_of(0), out_of(1), keep=True)).has_session
     bench.append(0, ONE)
 
     def broken(*_: object) -> None:
@@ -342,7 +342,7 @@ def test_what_found_no_room_is_told_by_the_next_fetch_before_all_else(bench: Ben
         bench.append(number, ONE)
     every = [out_of(number) for number in range(PARTITIONS)]
     response = bench.told(fetch(*every, max_bytes=2 * len(ONE), keep=True))
-    assert (partitions(response), response.kept) == ([0, 1], True)
+    assert (partitions(response), response.has_session) == ([0, 1], True)
     bench.append(5, ONE)
     bench.append(0, ONE)
     again = [out_of(number, offset=1) for number in (0, 1)]
@@ -361,7 +361,10 @@ def test_an_entry_that_failed_is_not_kept(bench: Bench, monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(type(log), "read", unreadable)
         response = bench.told(fetch(out_of(0), out_of(1), max_wait=2.0, keep=True))
-    assert ([each.error for each in response.results], response.kept) == ([StorageError.code], True)
+    assert ([each.error for each in response.results], response.has_session) == (
+        [StorageError.code],
+        True,
+    )
     bench.waits(fetch(max_wait=2.0, after=bench.number))
 
 
@@ -442,6 +445,6 @@ class _Reader:
             for header, _ in batch_header.split(chunk):
                 assert header.base_offset == self.offsets[result.partition]
                 self.offsets[result.partition] = header.next_offset
-        self._kept = self.bench.number if answer.body.kept else None
+        self._kept = self.bench.number if answer.body.has_session else None
         if self._kept is None:
             self._free = set(range(PARTITIONS))

@@ -211,7 +211,7 @@ NAMED = {"type": "record", "name": "R", "namespace": "n", "fields": [{"name": "x
 def test_the_strategy_names_the_subject(
     registry: SchemaRegistry, strategy: Any, field_: Any, subject: str
 ) -> None:
-    made = AvroSerializer(registry, NAMED, strategy=strategy).bound(field_, lambda: True)
+    made = AvroSerializer(registry, NAMED, strategy=strategy).bind(field_, lambda: True)
     made.serialize("t", {"x": 1})
     assert registry.subjects() == [subject]
 
@@ -294,7 +294,7 @@ def test_where_nobody_may_wait_nothing_is_asked(
     registry: SchemaRegistry, session: CountingSession
 ) -> None:
     may_wait = False
-    made = AvroSerializer(registry, NAMED).bound("value", lambda: may_wait)
+    made = AvroSerializer(registry, NAMED).bind("value", lambda: may_wait)
     with pytest.raises(WouldWait, match="topic t "):
         made.serialize("t", {"x": 1})
     assert session.asked == 0

@@ -375,11 +375,11 @@ def _cut_damage_while_it_counts(patch: pytest.MonkeyPatch) -> None:
     """Who is cut at damage has left the ISR."""
     real = LeaderState.handle_fetch
 
-    def fetched(self: LeaderState, *given: Any, gives_up: bool = False, **named: Any) -> Any:
+    def fetched(self: LeaderState, *given: Any, is_damaged: bool = False, **named: Any) -> Any:
         try:
-            return real(self, *given, gives_up=gives_up, **named)
+            return real(self, *given, is_damaged=is_damaged, **named)
         except OffsetNotAvailable:
-            if not gives_up:
+            if not is_damaged:
                 raise
             return None
 
