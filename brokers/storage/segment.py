@@ -598,8 +598,8 @@ class Segment(SegmentReader):
 
     def close_if_flushed(self) -> None:
         """Close the file unless it is not flushed yet: the kernel reports a failed write only to those
-        who have the file open. Drop the index if its file has all of it."""
-        if self.index is not None and self.index.saved_bytes == self.size:
+        who have the file open. Drop the index, unless it is that of the active segment and not saved."""
+        if self.sealed or (self.index is not None and self.index.saved_bytes == self.size):
             self.drop_index()
         if self.dirty and self._fd >= 0:
             self._files.keep(self)
