@@ -122,13 +122,6 @@ class LogConfig:
         """True if old segments are removed by `retention` and `retention_bytes`."""
         return self.cleanup_policy != "compact"
 
-    @property
-    def longest_active(self) -> float:
-        """The age at which a segment is no longer appended to: only then can it be compacted."""
-        if self.compacts and self.max_compaction_lag is not None:
-            return min(self.segment_age, self.max_compaction_lag)
-        return self.segment_age
-
 
 def as_texts(options: Mapping[str, Any]) -> dict[str, str]:
     """A topic's own options as texts, for its node. Raises ConfigError for an unknown or wrong one."""

@@ -66,11 +66,11 @@ _CRC_START = LEADER_BYTES + _CRC.size
 _IDENTITY = struct.Struct(">qhHi")
 _IDENTITY_START = 64
 
-_CODEC_BITS = 0b111
+CODEC_BITS: Final = 0b111
 _TRANSACTIONAL = 1 << 3
 _CONTROL = 1 << 4
 _CONTINUES = 1 << 5
-_KNOWN_ATTRIBUTES = _CODEC_BITS | _TRANSACTIONAL | _CONTROL | _CONTINUES
+_KNOWN_ATTRIBUTES = CODEC_BITS | _TRANSACTIONAL | _CONTROL | _CONTINUES
 _APPEND_TIME = 1 << 0
 
 _Bytes = bytes | bytearray | memoryview
@@ -105,11 +105,11 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     @property
     def last_sequence(self) -> int:
         """The sequence of the last record before compaction."""
-        return following_sequence(self.base_sequence, self.last_offset_delta)
+        return (self.base_sequence + self.last_offset_delta) & MAX_SEQUENCE
 
     @property
     def codec(self) -> int:
-        return self.attributes & _CODEC_BITS
+        return self.attributes & CODEC_BITS
 
     @property
     def is_ordinary(self) -> bool:

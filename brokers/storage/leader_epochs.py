@@ -50,6 +50,8 @@ class EpochStarts:
         self._epochs: list[int] = []
         self._offsets: list[int] = []
         self._unread: dict[int, int] = {}
+        self.latest = NO_EPOCH
+        """The epoch of the log's last record, NO_EPOCH if there is none."""
         for epoch, offset in starts:
             self.note_batch(epoch, offset)
         self.changed = False
@@ -58,17 +60,12 @@ class EpochStarts:
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return zip(self._epochs, self._offsets, strict=True)
 
-    @property
-    def latest(self) -> int:
-        """The epoch of the log's last record, NO_EPOCH if there is none."""
-        return self._epochs[-1] if self._epochs else NO_EPOCH
-
     def note_batch(self, epoch: int, offset: int) -> None:
         """Note a batch of `epoch` at `offset`."""
         if epoch > self.latest:
             self._epochs.append(epoch)
             self._offsets.append(offset)
-            self.changed = True
+            self.latest, self.changed = epoch, True
 
     def may_begin(self, earliest: int, offset: int) -> None:
         """Note that the epoch that begins at `offset`, and others, may begin as early as `earliest`."""
@@ -99,6 +96,7 @@ class EpochStarts:
             self._offsets.pop()
             self._epochs.pop()
             self.changed = True
+        self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
         self._keep_unread(0, log_end)
 
     def forget_before(self, log_start: int) -> None:

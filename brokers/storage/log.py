@@ -56,7 +56,7 @@ from folkmoot.brokers.storage.segment import (
 from folkmoot.brokers.storage.segment_index import largest_timestamp
 from folkmoot.coordination.topic_config import FSYNC, MAX_SEGMENT_BYTES, LogConfig
 from folkmoot.protocol import batch_header
-from folkmoot.protocol.batch_header import LEADER_BYTES, BatchHeader
+from folkmoot.protocol.batch_header import CODEC_BITS, LEADER_BYTES, BatchHeader
 from folkmoot.protocol.compression import Codec
 from folkmoot.protocol.errors import (
     BatchTooLarge,
@@ -160,6 +160,10 @@ class Log:
         self.recovery_point: RecoveryPoint | None = None
         self.is_open = False
         self.high_watermark = 0
+        self.log_start = 0
+        """The first offset that can be read."""
+        self.log_end = 0
+        """The offset that the next record gets."""
         self.deleted_before = 0
         """Records before this offset were deleted, and that is on disk."""
         self.leader_epoch = NO_EPOCH
@@ -206,6 +210,7 @@ class Log:
             if end is not None and name.base < name.end < end:
                 # A compacted segment may have gaps: nothing else would find these missing.
                 self.segments[-1].mark(Damage(name.end, end, size, size))
+        self._note_bounds()
         point = recovery_point
         if point is not None and point.segment < self.deleted_before >= point.end_offset:
             point = None  # the log may have begun anew, with another segment of that name
@@ -216,6 +221,7 @@ class Log:
                 *(self.segments, point, self.directory, self.may_lack_acked, flushed),
                 self._files,
             )
+            self._note_bounds()
             # An earlier start may have made files, and died with their names not on disk.
             self._new_names = self.recovery_point is None or (
                 self.recovery_point.segment < self.segments[-1].base_offset
@@ -232,6 +238,7 @@ class Log:
         if obsolete:  # what it has was deleted, and the offsets behind are not given again
             self.release()
             self.segments = []
+            self._note_bounds()
         self._snapshots.offsets = list(found.snapshots)
         try:
             newer = self._snapshots.go_back_to(self.log_end)
@@ -369,15 +376,13 @@ class Log:
 
     # -- what it holds ------------------------------------------------------------------------------
 
-    @property
-    def log_start(self) -> int:
-        """The first offset that can be read."""
-        return max(self.deleted_before, self.segments[0].base_offset if self.segments else 0)
-
-    @property
-    def log_end(self) -> int:
-        """The offset that the next record gets."""
-        return self.segments[-1].end_offset if self.segments else self.deleted_before
+    def _note_bounds(self) -> None:
+        """Follow a change of `deleted_before`, or of the first or last segment."""
+        if self.segments:
+            self.log_start = max(self.deleted_before, self.segments[0].base_offset)
+            self.log_end = self.segments[-1].end_offset
+        else:
+            self.log_start = self.log_end = self.deleted_before
 
     @property
     def flushes(self) -> bool:
@@ -460,21 +465,30 @@ class Log:
         OffsetNotAvailable where another replica may have it, NotCached if it would wait for the disk,
         StorageError.
         """
-        self.require_open()
-        start, end = self.log_start, self.log_end
-        if not start <= offset <= end:
-            raise OffsetOutOfRange(f"{self.name} has offsets {start} to {end}, not {offset}")
+        if not self.is_open:
+            self.require_open()
+        end = self.log_end
+        if not self.log_start <= offset <= end:
+            raise OffsetOutOfRange(
+                f"{self.name} has offsets {self.log_start} to {end}, not {offset}"
+            )
         if committed:
             end = self.high_watermark
         while offset < end:
-            segment = self.segment_at(offset)
+            segment = self.segments[-1]
+            if offset < segment.base_offset:
+                segment = self.segment_at(offset)
+            segment.read_ahead = max_bytes
             try:
-                with segment.without_waiting(max_bytes):
-                    found = segment.fetch(offset, max_bytes, end, at_least_one=at_least_one)
+                found = segment.fetch(offset, max_bytes, end, at_least_one=at_least_one)
             except CorruptBatch as error:
                 if self.is_alone or self.is_lost:
                     raise
                 raise OffsetNotAvailable(f"{error}; it is about to be copied anew") from error
+            finally:
+                segment.read_ahead = None
+            if segment.read_jobs:
+                segment.forget_ended_jobs()
             if found is not None:
                 return found
             offset = segment.end_offset
@@ -496,9 +510,12 @@ class Log:
         for segment in self.segments:
             if not segment.size:
                 continue
-            with segment.without_waiting(0):
-                is_older = segment.load_summary().largest_timestamp < timestamp
-                found = None if is_older else segment.find_time(timestamp, self.log_start)
+            segment.read_ahead = 0
+            try:
+                found = segment.find_time(timestamp, self.log_start)
+            finally:
+                segment.read_ahead = None
+            segment.forget_ended_jobs()
             if found is not None:
                 offset = min(max(self.log_start, found), offset)
                 break
@@ -513,7 +530,10 @@ class Log:
         """Return a job to do before the first append since the start; ask again until it is None."""
         if not self.is_open or not self.segments:
             return None
-        return self.segments[-1].index_job() or self._producers_job()
+        last = self.segments[-1]
+        if last.index is not None and self._snapshots.state is not None:  # nearly always
+            return None
+        return last.index_job() or self._producers_job()
 
     # -- writing ------------------------------------------------------------------------------------
 
@@ -531,8 +551,12 @@ class Log:
         the batch is in the log already. If the write fails, nothing was appended, and all other batches
         are answered with the StorageError. Raises ClosedError, StorageError if the log takes nothing.
         """
-        self.require_writable()
-        state = self.producers()
+        if self.failed is not None or not self.is_open:
+            self.require_writable()
+        state = self._snapshots.state
+        if state is None:
+            state = self.producers()
+        state.limit = self.config.max_producers
         before: dict[int, BatchHeader] = {}
         results: list[Appended | FolkmootError] = []
         stamped: list[Stamped] = []
@@ -563,7 +587,8 @@ class Log:
                 error if isinstance(each, Appended) and not each.is_duplicate else each
                 for each in results
             ]
-        self.epoch_starts.note_batch(leader_epoch, stamped[0].base_offset)
+        if leader_epoch > self.epoch_starts.latest:
+            self.epoch_starts.note_batch(leader_epoch, stamped[0].base_offset)
         return results
 
     def append_as_follower(self, chunk: _Bytes) -> None:
@@ -612,37 +637,43 @@ class Log:
         end: int,
         now_ms: int,
     ) -> None:
+        """Write into the active segment, or into a new one if that is full or old; all or nothing."""
         total = sum(header.length for header in headers)
         if total > MAX_SEGMENT_BYTES:
             raise BatchTooLarge(
                 f"batches of {total} bytes exceed the {MAX_SEGMENT_BYTES} of a call"
             )
-        segment: Segment | None = None
+        config, active = self.config, self.segments[-1] if self.segments else None
+        longest = config.segment_age
+        if config.max_compaction_lag is not None and config.compacts:
+            longest = min(longest, config.max_compaction_lag)  # the active segment is not compacted
         try:
-            segment = self._segment_for(total, now_ms, stamped[0].base_offset)
-            segment.append(stamped, end, now_ms)
+            if active is None:
+                active = self._roll_at(min(stamped[0].base_offset, self.log_end))
+            elif active.size:
+                index = active.index or active.use_index()
+                began = index.first_append
+                if (
+                    active.size + total > config.segment_bytes
+                    or active.end_offset - active.base_offset > _MAX_RELATIVE_OFFSET
+                    # Or begun while the clock was far ahead.
+                    or (began is not None and abs(now_ms - began) >= longest * 1000)
+                ):
+                    active = self.roll()
+            active.append(stamped, end, now_ms)
         except StorageError as error:
             self._files.room.is_missed(error)
-            if segment is not None and segment.torn is not None:
-                self.fail(segment.torn, readable=True)
+            if active is not None and active.torn is not None:
+                self.fail(active.torn, readable=True)
             raise
-        self._snapshots.note_appended(headers, [each.base_offset for each in stamped])
-        for header in headers:
-            self.ids.note_ids(header.producer_id, header.schema_id)
-
-    def _segment_for(self, total: int, now_ms: int, offset: int) -> Segment:
-        """Return the segment for an append of `total` bytes at `offset`: the active or a new one."""
-        if not self.segments:
-            return self._roll_at(min(offset, self.log_end))
-        active = self.segments[-1]
-        if not active.size:
-            return active
-        too_long = active.size + total > self.config.segment_bytes
-        too_far = active.end_offset - active.base_offset > _MAX_RELATIVE_OFFSET
-        began = active.load_summary().first_append
-        # Or begun while the clock was far ahead.
-        too_old = began is not None and abs(now_ms - began) >= self.config.longest_active * 1000
-        return self.roll() if too_long or too_far or too_old else active
+        self.log_end = end
+        snapshots, ids = self._snapshots, self.ids
+        snapshots.appended_batches += len(headers)
+        for header, each in zip(headers, stamped, strict=True):
+            if snapshots.state is not None:
+                snapshots.state.update(header, each.base_offset)
+            if header.producer_id > ids.producer or header.schema_id > ids.schema:
+                ids.note_ids(header.producer_id, header.schema_id)
 
     def roll(self) -> Segment:
         """Begin a new segment at the log's end. Raises StorageError."""
@@ -753,6 +784,7 @@ class Log:
             self.segments[-1] = self.segments[-1].cut_to(position, end_offset)
         if self.recovery_point_offset > end_offset:  # damage in front of the cut went, too
             self.recovery_point = RecoveryPoint(base, base, 0)
+        self._note_bounds()
         self.epoch_starts.cut(end_offset)
         self._new_names = True
         if end_offset < self.high_watermark:
@@ -812,7 +844,7 @@ class Log:
             raise
         epoch_starts = self.epoch_starts.encode() if self.epoch_starts.changed else None
         if snapshot_files is not None:
-            self._snapshots.note_write_started()
+            self._snapshots.appended_batches = 0
         self._new_names = False
         names = descriptors[-1] if has_names else None
         work = partial(
@@ -850,6 +882,7 @@ class Log:
         if not self.is_open or offset <= self.deleted_before:
             return []
         self.deleted_before = offset
+        self._note_bounds()
         self.high_watermark = max(self.high_watermark, offset)
         self.epoch_starts.forget_before(self.log_start)
         return self.delete_segments(0)
@@ -875,6 +908,7 @@ class Log:
         self._snapshots = ProducerSnapshots(self.directory)
         self.epoch_starts.cut(0)
         self.deleted_before = self.high_watermark = offset
+        self._note_bounds()
         self.recovery_point = None
 
     def delete_segments(self, count: int) -> list[Path]:
@@ -899,6 +933,7 @@ class Log:
         while count and not self.snapshot_covers(self.segments[count].base_offset):
             count -= 1
         dropped, self.segments = self.segments[:count], self.segments[count:]
+        self._note_bounds()
         if dropped:
             logger.info(
                 "%s: deleting %d segments, up to offset %d", self.directory, count, self.log_start
@@ -936,7 +971,6 @@ class Log:
             raise failure
         state = self._snapshots.state
         assert state is not None
-        state.limit = self.config.max_producers
         return state
 
     def _producers_job(self) -> SharedJob | None:
@@ -1091,6 +1125,6 @@ def check_produced(data: _Bytes, max_batch_bytes: int) -> BatchHeader:
             f"a producer's batch of {header.record_count} records spans "
             f"{header.last_offset_delta + 1} offsets: it may have no gaps"
         )
-    if header.codec not in _KNOWN_CODECS:
+    if header.attributes & CODEC_BITS not in _KNOWN_CODECS:
         raise UnsupportedCodec(f"codec number {header.codec} is not known here")
     return header

@@ -11,7 +11,12 @@ import msgspec
 
 from folkmoot.brokers.jobs.jobs import SharedJob
 from folkmoot.brokers.storage.files.atomic_file import read_checked
-from folkmoot.protocol.batch_header import NO_PRODUCER_ID, BatchHeader, following_sequence
+from folkmoot.protocol.batch_header import (
+    MAX_SEQUENCE,
+    NO_PRODUCER_ID,
+    BatchHeader,
+    following_sequence,
+)
 from folkmoot.protocol.errors import (
     FolkmootError,
     InvalidRequest,
@@ -122,36 +127,35 @@ class ProducerState:
                 f"a batch of producer {producer_id}, epoch {epoch}, sequence {first}: none may be "
                 "negative"
             )
-        entry = self._entries.get(producer_id)
-        ahead = before.get(producer_id)
+        entry, ahead = self._entries.get(producer_id), before.get(producer_id)
         if ahead is not None:
-            self._check_follows(header, ahead.producer_epoch, ahead.last_sequence)
-        elif entry is None:
-            if first:
-                raise UnknownProducer(
-                    f"producer {producer_id} is not known here and continues with sequence {first}"
-                )
-        else:
+            last_epoch, last = ahead.producer_epoch, ahead.last_sequence
+        elif entry is not None:
             if epoch == entry.epoch:
                 for written in entry.batches:
                     if written.first == first and written.last == header.last_sequence:
                         return written.base_offset
-            self._check_follows(header, entry.epoch, entry.batches[-1].last)
+            last_epoch, last = entry.epoch, entry.batches[-1].last
+        elif first == 0:
+            last_epoch, last = epoch, MAX_SEQUENCE
+        else:
+            raise UnknownProducer(
+                f"producer {producer_id} is not known here and continues with sequence {first}"
+            )
+        if epoch < last_epoch:
+            raise ProducerFenced(
+                f"producer {producer_id}, epoch {epoch}: epoch {last_epoch} has written already"
+            )
+        begins = epoch > last_epoch and not header.continues_sequences
+        expected = 0 if begins else (last + 1) & MAX_SEQUENCE
+        if first != expected:
+            raise OutOfOrderSequence(
+                f"producer {producer_id}, epoch {epoch}: sequence {first} came, {expected} is next"
+            )
         if refusal is not None:
             raise refusal
         before[producer_id] = header
         return None
-
-    def _check_follows(self, header: BatchHeader, epoch: int, last: int) -> None:
-        who = f"producer {header.producer_id}, epoch {header.producer_epoch}"
-        if header.producer_epoch < epoch:
-            raise ProducerFenced(f"{who}: epoch {epoch} has written already")
-        begins = header.producer_epoch > epoch and not header.continues_sequences
-        expected = 0 if begins else following_sequence(last, 1)
-        if header.base_sequence != expected:
-            raise OutOfOrderSequence(
-                f"{who}: sequence {header.base_sequence} came, {expected} is next"
-            )
 
     def next_of(self, producer_id: int) -> tuple[int, int]:
         """Return the producer's last epoch and its next sequence; (-1, 0) if it is not known."""
@@ -213,11 +217,12 @@ class ProducerSnapshots:
     Owner: the log, on the broker's event loop.
     """
 
-    __slots__ = ("_batches", "_directory", "_job", "_wanted", "failure", "offsets", "state")
+    __slots__ = ("_directory", "_job", "_wanted", "appended_batches", "failure", "offsets", "state")
 
     def __init__(self, directory: Path, offsets: Sequence[int] = ()) -> None:
         self._directory = directory
-        self._batches = 0
+        self.appended_batches = 0
+        """Since the last snapshot."""
         self._wanted = 0
         self.offsets = list(offsets)
         """The offsets of those on disk, rising."""
@@ -247,20 +252,11 @@ class ProducerSnapshots:
     def _newest_at(self, offset: int) -> int:
         return max((each for each in self.offsets if each <= offset), default=0)
 
-    def note_appended(self, headers: Sequence[BatchHeader], offsets: Sequence[int]) -> None:
-        """Note that these batches are in the log, at these offsets."""
-        self._batches += len(headers)
-        if self.state is not None:
-            for header, offset in zip(headers, offsets, strict=True):
-                self.state.update(header, offset)
-
     def is_due(self, active_base: int) -> bool:
         """Return whether the next flush must take one."""
-        return self.is_wanted or self._batches >= SNAPSHOT_BATCHES or self.newest < active_base
-
-    def note_write_started(self) -> None:
-        """Note that one is on its way to the disk."""
-        self._batches = 0
+        return (
+            self.is_wanted or self.appended_batches >= SNAPSHOT_BATCHES or self.newest < active_base
+        )
 
     def stale(self, offset: int, high_watermark: int) -> list[int]:
         """Return those that are not needed once one of `offset` is on disk.

@@ -4,9 +4,8 @@ import errno
 import logging
 import os
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from functools import partial
 from mmap import PAGESIZE
 from pathlib import Path
@@ -18,7 +17,6 @@ from folkmoot.brokers.jobs.jobs import Lane, SharedJob
 from folkmoot.brokers.storage.disk_room import DiskRoom
 from folkmoot.brokers.storage.files.atomic_file import (
     disk_error,
-    read_at,
     sync_directory,
     write_at,
 )
@@ -35,8 +33,6 @@ LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 OPEN_FILES_PER_SEGMENT: Final = 1
 """The most that one segment holds: its log."""
-MAX_INDEX_BYTES: Final = 256 * 1024 * 1024
-"""Memory for loaded indexes: one of a 1 GiB log takes 256 KiB."""
 
 _SKIPPED_BYTES: Final = 8 * 1024
 _HEADERS_WINDOW: Final = 64 * 1024 + HEADER_BYTES
@@ -98,17 +94,16 @@ class Stamped(NamedTuple):
 
 
 class OpenSegments:
-    """Segments with open files, and those with loaded indexes, in the order of their last use.
+    """Segments with open files, in the order of their first use in a period between two `release_idle`.
 
-    At most `limit` files: above it the one used longest ago is closed, and so is one that was not used
-    between two calls of `release_idle`. The file of a segment that is not flushed yet stays open beyond
-    the limit (`Segment.close_if_flushed`); many of these bring the next flush forward (`is_crowded`). Indexes
-    take `index_limit` bytes: above it the one used longest ago is dropped.
+    At most `limit` files: above it the first one is closed, and so is one that was not used for a
+    period. The file of a segment that is not flushed yet stays open beyond the limit
+    (`Segment.close_if_flushed`); many of these bring the next flush forward (`is_crowded`).
 
     Owner: the LogManager, on the broker's event loop.
     """
 
-    def __init__(self, limit: int = 1_000, index_limit: int = MAX_INDEX_BYTES) -> None:
+    def __init__(self, limit: int = 1_000) -> None:
         self.damaged: set[Path] = set()
         """Directories of logs with newly found damage; its consumer clears it."""
         self.room = DiskRoom()
@@ -117,12 +112,10 @@ class OpenSegments:
         """True if reads may wait for the disk. False where NotCached is caught (RequestHandlers)."""
         self.unflushed: dict[Segment, None] = {}
         """Released segments whose file stays open until it is flushed."""
+        self.period = 0
+        """Counts the calls of `release_idle`."""
         self._limit = max(1, limit)
-        self._idle_period = 0
-        self._used: OrderedDict[Segment, int] = OrderedDict()
-        self.index_bytes = 0
-        self._index_limit = index_limit
-        self._indexes: OrderedDict[Segment, int] = OrderedDict()
+        self._used: dict[Segment, None] = {}
 
     def __len__(self) -> int:
         return len(self._used)
@@ -133,41 +126,29 @@ class OpenSegments:
         return len(self.unflushed) > self._limit
 
     def use(self, segment: "Segment") -> None:
-        """Note that `segment` is used now: it has opened its file or is about to."""
-        self.unflushed.pop(segment, None)
-        self._used[segment] = self._idle_period
-        self._used.move_to_end(segment)
+        """Note the first use of `segment` in this period: it has opened its file or is about to."""
+        self.forget(segment)
+        segment.used_in = self.period
+        self._used[segment] = None
         if len(self._used) > self._limit:
             next(iter(self._used)).close_if_flushed()
 
     def keep(self, segment: "Segment") -> None:
         """Note that `segment` has released all but the file that is not flushed yet."""
-        self._used.pop(segment, None)
+        self.forget(segment)
         self.unflushed[segment] = None
 
     def forget(self, segment: "Segment") -> None:
         """Note that `segment` has closed its file."""
+        segment.used_in = -1
         self._used.pop(segment, None)
         self.unflushed.pop(segment, None)
 
-    def use_index(self, segment: "Segment", memory_bytes: int) -> None:
-        """Note that the index of `segment` is used now; 0 bytes: it is dropped."""
-        self.index_bytes += memory_bytes - self._indexes.pop(segment, 0)
-        if memory_bytes:
-            self._indexes[segment] = memory_bytes
-        while memory_bytes and self.index_bytes > self._index_limit and len(self._indexes) > 1:
-            oldest = next(iter(self._indexes))
-            oldest.save_index()
-            oldest.drop_index()
-
     def release_idle(self) -> None:
         """Release what was not used since the last call."""
-        while self._used:
-            oldest, used = next(iter(self._used.items()))
-            if used == self._idle_period:
-                break
+        while self._used and (oldest := next(iter(self._used))).used_in < self.period:
             oldest.close_if_flushed()
-        self._idle_period += 1
+        self.period += 1
 
 
 class NotCached(Exception):
@@ -227,9 +208,19 @@ class SegmentReader:
 
     def read(self, position: int, count: int) -> memoryview:
         """Read up to `count` bytes, fewer at `size` or where the disk gives no more. Raises StorageError."""
-        fd = self._file()
+        fd = self._fd if self._fd >= 0 else self._file()
+        count = min(count, self.size - position)
         try:
-            return memoryview(read_at(fd, min(count, self.size - position), position))
+            data = os.pread(fd, count, position)
+            while 0 < len(data) < count:
+                try:
+                    more = os.pread(fd, count - len(data), position + len(data))
+                except OSError:
+                    break  # the bytes before the bad ones are good
+                if not more:
+                    break
+                data += more
+            return memoryview(data)
         except OSError as error:
             if error.errno == errno.EIO:
                 logger.error("%s: cannot be read at position %d", self.path, position)
@@ -458,18 +449,9 @@ class Segment(SegmentReader):
     """
 
     __slots__ = (
-        *(
-            "_files",
-            "_index",
-            "_index_job",
-            "_interval",
-            "_is_mapped",
-            "_limit",
-            "_mapped",
-            "_next",
-        ),
-        *("_read_ahead", "_read_jobs", "_summary", "_was_tried"),
-        *("durable_size", "sealed", "torn"),
+        *("_files", "_index_job", "_interval", "_is_mapped", "_limit", "_mapped", "_next"),
+        *("_summary", "_was_tried"),
+        *("durable_size", "index", "read_ahead", "read_jobs", "sealed", "torn", "used_in"),
     )
 
     _flags = os.O_RDWR
@@ -487,22 +469,26 @@ class Segment(SegmentReader):
         super().__init__(directory, name, size, name.base if end_offset is None else end_offset)
         self._files = files
         self._interval = interval
-        self._index: SegmentIndex | None = None
+        self.index: SegmentIndex | None = None
+        """None: it is not in memory (`use_index`)."""
         self._index_job: SharedJob | None = None
         # A job has loaded the index, or failed to, since it was used: the next use may wait for the disk.
         self._was_tried = False
         self._summary: Summary | None = None
         self._mapped: MappedFile | None = None
         self._is_mapped = True
-        # The least bytes that a job reads; None: reads may wait for the disk.
-        self._read_ahead: int | None = None
-        # By position, with the end; None: the job has ended, and a read up to there may wait for the disk.
-        self._read_jobs: dict[int, tuple[int, SharedJob | None]] = {}
+        self.read_ahead: int | None = None
+        """While set, a read that would wait for the disk raises NotCached. It is done again after the job,
+        which reads so many bytes more into the page cache."""
+        self.read_jobs: dict[int, tuple[int, SharedJob | None]] = {}
+        """Jobs by position, with their end; None: it has ended, and a read up to there may wait."""
         self._next = (name.base, 0)  # offset and position where the last read ended
         self._limit = (name.base, 0)  # of the high watermark, if that lies in here
         self.sealed = end_offset is not None
         self.durable_size = size
         self.torn: str | None = None
+        self.used_in = -1
+        """The period of OpenSegments in which it was used last; -1: not since its file was closed."""
 
     @classmethod
     def create(
@@ -514,7 +500,7 @@ class Segment(SegmentReader):
             segment._fd = os.open(segment.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         except OSError as error:
             raise disk_error(f"{segment.path} cannot be created", error) from error
-        segment._index = SegmentIndex(base_offset, interval)
+        segment.index = SegmentIndex(base_offset, interval)
         files.use(segment)
         return segment
 
@@ -538,8 +524,10 @@ class Segment(SegmentReader):
 
         Raises StorageError.
         """
-        self._files.use(self)
-        index, fd = self._used_index(), self._file()
+        if self.used_in != self._files.period:
+            self._files.use(self)
+        index, self._was_tried = self.index or self.use_index(), False
+        fd = self._fd if self._fd >= 0 else self._file()
         position, largest = self.size, index.largest_timestamp
         parts = [part for each in batches for part in (each.leader, each.producer_part)]
         try:
@@ -570,15 +558,15 @@ class Segment(SegmentReader):
     def seal(self) -> None:
         """Take no more appends."""
         self.save_index()
-        self.close_if_flushed()
         self.sealed = True
+        if self.used_in < 0:  # its file was closed before, when its index was not saved
+            self.drop_index()
 
     def descriptor_to_flush(self) -> int:
         """Return a descriptor for a background job to flush and to close. Raises StorageError."""
         self._files.use(self)
-        fd = self._file()
         try:
-            return os.dup(fd)
+            return os.dup(self._file())
         except OSError as error:
             raise disk_error(f"{self.path} cannot be opened", error) from error
 
@@ -600,17 +588,19 @@ class Segment(SegmentReader):
 
     def save_index(self) -> None:
         """Write the index if its file lacks a part of it. If that fails, a later start builds it again."""
-        if self._index is None or self._index.saved_bytes == self.size:
+        if self.index is None or self.index.saved_bytes == self.size:
             return
         try:
-            self.write_index(self._index)
+            self.write_index(self.index)
         except OSError as error:
             if not self._files.room.is_missed(error):
                 logger.warning("%s: it is not saved: %s", self.index_path, error)
 
     def close_if_flushed(self) -> None:
         """Close the file unless it is not flushed yet: the kernel reports a failed write only to those
-        who have the file open."""
+        who have the file open. Drop the index, unless it is that of the active segment and not saved."""
+        if self.sealed or (self.index is not None and self.index.saved_bytes == self.size):
+            self.drop_index()
         if self.dirty and self._fd >= 0:
             self._files.keep(self)
         else:
@@ -620,15 +610,14 @@ class Segment(SegmentReader):
         """Close the file, and drop the index as it is: the segment may be deleted, and a file that is
         written now would be taken for that of a later segment of the same name."""
         self._index_job = None
-        self._read_jobs.clear()
+        self.read_jobs.clear()
         self.drop_index()
         self._close_file()
 
     def drop_index(self) -> None:
         """Drop the index as it is. It is loaded again when needed."""
-        if self._index is not None:
-            self._summary, self._index = self._index.summary, None
-            self._files.use_index(self, 0)
+        if self.index is not None:
+            self._summary, self.index = self.index.summary, None
 
     def _close_file(self) -> None:
         self._mapped = None
@@ -650,33 +639,27 @@ class Segment(SegmentReader):
 
     # -- reading ------------------------------------------------------------------------------------
 
-    @contextmanager
-    def without_waiting(self, max_bytes: int) -> Iterator[None]:
-        """Raise NotCached for a read in here that would wait for the disk. Do it again after the job, which
-        reads `max_bytes` ahead into the page cache."""
-        self._read_ahead = self._interval + HEADER_BYTES + max_bytes
-        try:
-            yield
-        finally:
-            self._read_ahead = None
-        for position in [each for each, (_, job) in self._read_jobs.items() if job is None]:
-            del self._read_jobs[position]
+    def forget_ended_jobs(self) -> None:
+        """A look-up has succeeded: the next one may have jobs again."""
+        for position in [each for each, (_, job) in self.read_jobs.items() if job is None]:
+            del self.read_jobs[position]
 
     def read(self, position: int, count: int) -> memoryview:
-        """Read as a SegmentReader does, or from the page cache alone (`without_waiting`).
+        """Read as a SegmentReader does, or from the page cache alone (`read_ahead`).
 
         Raises NotCached, StorageError.
         """
         end = min(position + count, self.size)
         is_large = end - position >= MAPPED_BYTES
         # Unflushed bytes are in the page cache.
-        if self._read_ahead is not None and (is_large or position < self.durable_size):
+        if self.read_ahead is not None and (is_large or position < self.durable_size):
             mapped = self._mapping()
             if mapped is not None and mapped.is_cached(position, end):
                 if is_large:
                     return mapped.view(position, end)
             elif mapped is not None and not self._files.may_wait:
-                job = self._read_job(position, max(end, position + self._read_ahead))
+                ahead = self._interval + HEADER_BYTES + self.read_ahead
+                job = self._read_job(position, max(end, position + ahead))
                 if job is not None:
                     raise NotCached(job)
         return super().read(position, count)
@@ -694,19 +677,19 @@ class Segment(SegmentReader):
 
     def _read_job(self, position: int, end: int) -> SharedJob | None:
         end = min(end, self.size)
-        known = self._read_jobs.get(position)
+        known = self.read_jobs.get(position)
         if known is None or known[0] < end:  # a large batch needs more than its header
             job = SharedJob(
                 partial(_read_through, self.reader(), position, end),
                 partial(self._read_ended, position, end),
                 Lane.READ,
             )
-            known = self._read_jobs[position] = end, job
+            known = self.read_jobs[position] = end, job
         return known[1]
 
     def _read_ended(self, position: int, end: int, job: SharedJob, _: object) -> None:
-        if self._read_jobs.get(position) == (end, job):
-            self._read_jobs[position] = end, None
+        if self.read_jobs.get(position) == (end, job):
+            self.read_jobs[position] = end, None
 
     def fetch(
         self, offset: int, max_bytes: int, end: int, *, at_least_one: bool
@@ -717,9 +700,11 @@ class Segment(SegmentReader):
         one comes whole even if it is larger, if `at_least_one`. None, if no batch is left from there
         on. `base_offset <= offset < end_offset`. Raises CorruptBatch, StorageError.
         """
-        self._files.use(self)
+        if self.used_in != self._files.period:
+            self._files.use(self)
         limit = self.size if end >= self.end_offset else self._limit_at(end)
-        self._refuse_damaged(offset)
+        if self.damage:
+            self._refuse_damaged(offset)
         # One header more than asked for: it proves where the last batch ends.
         count = HEADER_BYTES + (max_bytes if at_least_one else 0)
         # Most often at the segment's start, or where the last read ended.
@@ -760,7 +745,7 @@ class Segment(SegmentReader):
         More of the segment follows: the header of the next batch proves the boundary. If that has
         rotted, the batches before are returned, and a read behind them meets the damage.
         """
-        _, position = self._used_index().at_position(start + max_bytes)
+        _, position = self.use_index().at_position(start + max_bytes)
         end = max(first.length, position - start)
         while (leader := _leader_in(view, end)) is not None:
             offset, length = leader
@@ -787,7 +772,7 @@ class Segment(SegmentReader):
         Unreadable bytes are marked as damage. Raises CorruptBatch, StorageError.
         """
         self._refuse_damaged(offset)
-        entry, start = self._used_index().lookup(offset)
+        entry, start = self.use_index().lookup(offset)
         near = self._limit[1] if entry < self._limit[0] <= offset else start
         window = self._interval + HEADER_BYTES
         before: tuple[BatchHeader, int] | None = None
@@ -812,10 +797,13 @@ class Segment(SegmentReader):
     def find_time(self, timestamp: int, log_start: int = 0) -> int | None:
         """Return the base offset of the first batch with a record of `timestamp` or later, if any.
 
-        Batches wholly before `log_start` are passed over. Raises StorageError.
+        Batches wholly before `log_start` are passed over. Raises NotCached, StorageError.
         """
+        summary = self.summary or self.use_index().summary
+        if summary.largest_timestamp < timestamp:
+            return None
         self._files.use(self)
-        entry, start = self._used_index().before_time(timestamp)
+        entry, start = self.use_index().before_time(timestamp)
         window = self._interval + HEADER_BYTES
         for found in self.walk(start, entry, bodies=False, window=window):
             if isinstance(found, Damage):
@@ -933,7 +921,7 @@ class Segment(SegmentReader):
     @property
     def summary(self) -> Summary | None:
         """Times of appends and the largest timestamp; None if they were not read yet."""
-        return self._summary if self._index is None else self._index.summary
+        return self._summary if self.index is None else self.index.summary
 
     def learn(self, summary: Summary | None) -> None:
         """Take over what a SummaryJob has read; None: it could not."""
@@ -945,17 +933,12 @@ class Segment(SegmentReader):
         """Return whether its summary is unknown, and no job has failed to read it."""
         return self.summary is None and not self._was_tried
 
-    def load_summary(self) -> Summary:
-        """Return the summary, with the index if it was not read yet. Raises NotCached, StorageError."""
-        summary = self.summary
-        return self._used_index().summary if summary is None else summary
-
     def index_job(self) -> SharedJob | None:
         """Return the job that loads or builds the index in the background; None: it is loaded.
 
         Also None if a job has just failed: then the use of the index raises the error.
         """
-        if self._index is not None or self._was_tried or not (self.size or self.sealed):
+        if self.index is not None or self._was_tried or not (self.size or self.sealed):
             return None
         if self._index_job is None:
             work = partial(_load_index, self.reader(), self._interval)
@@ -971,34 +954,33 @@ class Segment(SegmentReader):
         self._index_job = None
         if (self.sealed, self.size) == (sealed, size):
             self._was_tried = True
-            if self._index is None and isinstance(found, SegmentIndex):
+            if self.index is None and isinstance(found, SegmentIndex):
                 self._set_index(found)
 
-    def _used_index(self) -> SegmentIndex:
+    def use_index(self) -> SegmentIndex:
         """Return the index; it is loaded here if no job has done so. Raises NotCached, StorageError."""
-        if self._index is None and self._read_ahead is not None and not self._files.may_wait:
+        index = self.index
+        if index is None and self.read_ahead is not None and not self._files.may_wait:
             job = self.index_job()
             if job is not None:
                 raise NotCached(job)
         self._was_tried = False
-        if self._index is None:
-            self._read_ahead = None  # it waits for the disk, and so may the rest of the look-up
-            self._set_index(self.open_index(self._interval))
-        index = self._index
-        assert index is not None
-        self._files.use_index(self, index.memory_bytes)
+        if index is None:
+            self.read_ahead = None  # it waits for the disk, and so may the rest of the look-up
+            index = self.open_index(self._interval)
+            self._set_index(index)
         return index
 
     def _set_index(self, index: SegmentIndex) -> None:
         """Take it, and write its file: never in a job, which might do so behind a cut."""
-        self._index = index
-        self._files.use_index(self, index.memory_bytes)
+        self.index = index
+        self._files.use(self)
         self.save_index()
 
     def _entries_after(self, position: int) -> Iterator[tuple[int, int]]:
-        if self._index is None:
+        if self.index is None:
             return super()._entries_after(position)
-        return self._index.entries_after(position)
+        return self.index.entries_after(position)
 
 
 def flush_if_crowded(segments: Iterable[Segment], files: OpenSegments) -> None:

@@ -18,7 +18,6 @@ _CRC = struct.Struct(">I")
 _MAGIC: Final = b"FIX3"
 _MAX_RELATIVE: Final = 2**32 - 1
 _UNKNOWN: Final = -1
-_OBJECT_BYTES: Final = 512
 
 
 class Summary(NamedTuple):
@@ -72,11 +71,6 @@ class SegmentIndex:
     @property
     def summary(self) -> Summary:
         return Summary(self.first_append, self.last_append, self.largest_timestamp)
-
-    @property
-    def memory_bytes(self) -> int:
-        """About the memory that it takes."""
-        return _OBJECT_BYTES + ENTRY_BYTES * len(self._offsets)
 
     # -- the file -----------------------------------------------------------------------------------
 

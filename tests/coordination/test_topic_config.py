@@ -1,7 +1,6 @@
 """A topic's options as its node has them, and what follows from them."""
 
 import dataclasses
-from dataclasses import replace
 
 import pytest
 
@@ -24,13 +23,6 @@ def test_what_is_no_option_cannot_be_taken_back_unless_the_topic_has_it() -> Non
     with pytest.raises(ConfigError, match="did you mean 'retention'"):
         build_changes({}, {}, ["retentoin"])
     assert build_changes({"retentoin": "60"}, {}, ["retentoin"]) == {"retentoin": None}
-
-
-def test_only_where_records_are_compacted_a_segment_is_closed_for_the_compaction_lag() -> None:
-    kept = LogConfig(cleanup_policy="delete", segment_age=100.0, max_compaction_lag=10.0)
-    compacted = replace(kept, cleanup_policy="compact")
-    assert (compacted.longest_active, kept.longest_active) == (10.0, 100.0)
-    assert replace(compacted, max_compaction_lag=None).longest_active == 100.0
 
 
 def test_every_option_that_holds_for_a_topic_has_a_source() -> None:

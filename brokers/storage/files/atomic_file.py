@@ -185,23 +185,6 @@ def write_at(fd: int, parts: list[bytes | memoryview], position: int) -> int:
     return position
 
 
-def read_at(fd: int, count: int, position: int) -> bytes:
-    """Read `count` bytes at `position`, fewer where the file ends or the disk gives no more.
-
-    Raises OSError, if it gives nothing.
-    """
-    data = os.pread(fd, count, position)
-    while 0 < len(data) < count:
-        try:
-            more = os.pread(fd, count - len(data), position + len(data))
-        except OSError:
-            break
-        if not more:
-            break
-        data += more
-    return data
-
-
 def is_full(error: OSError) -> bool:
     """Return whether the disk has no room, which may pass."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

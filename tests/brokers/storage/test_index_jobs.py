@@ -88,9 +88,6 @@ def test_a_read_of_a_cold_segment_checks_its_index_in_the_background_once(
     run(read_job(log, 7), refused)
     assert values_of(log.read(7, 1)) == [(7, b"")]
     assert read_job(log, RECORDS) is None, "there is nothing to read"
-    for segment in log.segments:
-        segment.close_if_flushed()
-    assert read_job(log, 7) is None, "what was checked once is only opened again"
     log.abandon()
 
 
@@ -205,7 +202,7 @@ def test_indexes_that_push_each_other_out_are_not_loaded_for_ever(tmp_path: Path
     for number in range(RECORDS):
         append(log, timed_batch(NOW + number))
     point = log.close()
-    log = Log(log.directory, log.name, "first", SMALL, OpenSegments(index_limit=0))
+    log = Log(log.directory, log.name, "first", SMALL, OpenSegments(1))
     log.start(point)
     log.advance_high_watermark(log.log_end)
     places = (7, 107, 207)

@@ -131,7 +131,7 @@ class LogAgainstList(RuleBasedStateMachine):
         ]
         for _ in range(2):
             for segment in self.log.segments:
-                segment.load_summary()
+                segment.use_index()
             count = count_expired(self.log.segments, CONFIG, self.now)
             removed(self.log.delete_segments(count))
             flush(self.log)  # with what the headers that go tell of producers

@@ -158,7 +158,7 @@ def test_the_index_of_a_sealed_segment_says_its_largest_timestamp(tmp_path: Path
                 largest.append(header.max_timestamp)
             offset += header.record_count
         assert segment.summary is None
-        assert segment.load_summary() == (NOW, NOW, max(largest))
+        assert segment.use_index().summary == (NOW, NOW, max(largest))
     log.close()
 
 

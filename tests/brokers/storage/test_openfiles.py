@@ -5,6 +5,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -230,6 +231,21 @@ def test_a_segment_too_old_is_followed_by_a_new_one_at_the_next_append(
         append(log, a_batch(b"b"), now=NOW + later)
         assert len(log.segments) == segments
     assert [offset for offset, _ in read_all(log)] == list(range(7))
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("policy", "lag", "age"),
+    [("compact", 10.0, 10_000), ("delete", 10.0, 100_000), ("compact", None, 100_000)],
+)
+def test_a_segment_is_followed_after_the_compaction_lag_if_its_records_are_compacted(
+    tmp_path: Path, policy: Literal["compact", "delete"], lag: float | None, age: int
+) -> None:
+    config = LogConfig(cleanup_policy=policy, segment_age=100.0, max_compaction_lag=lag)
+    log = make_log(tmp_path, config)
+    for later, segments in ((0, 1), (age - 1, 1), (age, 2)):
+        append(log, a_batch(b"a"), now=NOW + later)
+        assert len(log.segments) == segments
     log.close()
 
 

@@ -204,7 +204,7 @@ def test_a_torn_end_does_not_come_back_into_what_was_flushed_whoever_was_killed_
     life = Life(tmp_path / "0", chance)
     with life.power.watched():
         life.upkept.reopen(clean=False)
-        life.upkept.later(CONFIG.longest_active)
+        life.upkept.later(CONFIG.segment_age)
         writer.write(life.upkept)
         assert len(life.log.segments) == 2
         life.upkept.checkpoint()  # a start will not look at the first segment again

@@ -257,7 +257,7 @@ def test_a_segment_that_was_cut_is_as_old_as_what_is_left_of_it(tmp_path: Path) 
         log.append_as_leader([a_batch(b"a")], NOW + number, 3)
     log.roll()
     truncate(log, 1)
-    assert log.segments[0].load_summary().last_append == NOW
+    assert log.segments[0].use_index().summary.last_append == NOW
     log.abandon()
 
 

@@ -201,10 +201,10 @@ def test_a_kill_leaves_the_index_of_most_of_a_segment(tmp_path: Path) -> None:
     log.abandon()
 
 
-def test_the_memory_of_indexes_is_bounded_and_what_was_dropped_is_loaded_again(
+def test_the_indexes_of_sealed_segments_are_dropped_with_their_files_and_loaded_again(
     tmp_path: Path,
 ) -> None:
-    files = OpenSegments(index_limit=8_000)
+    files = OpenSegments(3)
     source = random.Random(new_seed())
     config = LogConfig(segment_bytes=4000, index_interval_bytes=1)
     log = Log(tmp_path, NAME, "first", config, files)
@@ -212,21 +212,20 @@ def test_the_memory_of_indexes_is_bounded_and_what_was_dropped_is_loaded_again(
     batches = [timed_batch(NOW + number) for number in range(1000)]
     for number, each in enumerate(batches):
         append(log, each)
-        assert files.index_bytes <= 8_000
+        assert sum(each.index is not None for each in log.sealed_segments) <= 3
         offset = source.randrange(number + 1)
         assert values_of(log.read(offset, 1))[0][0] == offset
         assert log.offset_for_time(NOW + offset) == offset
-    loaded = sum(each._index.memory_bytes for each in log.segments if each._index is not None)
-    assert 0 <= loaded - files.index_bytes <= ENTRY_BYTES  # the last append's is not counted yet
+    assert len(log.segments) > 3
     assert len(read_all(log)) == 1000
     log.close()
-    assert files.index_bytes == 0
+    assert not any(each.index for each in log.segments)
 
 
-def test_the_index_of_a_segment_that_is_appended_to_survives_that_it_was_dropped(
+def test_the_index_of_a_segment_that_is_appended_to_stays_when_its_file_is_closed(
     tmp_path: Path,
 ) -> None:
-    files = OpenSegments(index_limit=0)
+    files = OpenSegments(1)
     logs = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -238,5 +237,6 @@ def test_the_index_of_a_segment_that_is_appended_to_survives_that_it_was_dropped
     for log in logs:
         for number in range(14, -1, -1):
             assert log.offset_for_time(NOW + number) == number
-        assert log.segments[-1].index_path.exists()
+        assert log.segments[-1].index is not None
         log.close()
+        assert log.segments[-1].index_path.exists()
