@@ -1,21 +1,23 @@
 """Which schema reads what another wrote, and what to do where it does not."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from folkmoot.protocol.errors import InvalidCompatibility
 from folkmoot.schemas.avro.defaults import Json
-from folkmoot.schemas.avro.identity import NAMED, PRIMITIVES
+from folkmoot.schemas.avro.identity import INNER, NAMED, PRIMITIVES
 from folkmoot.schemas.avro.matching import (
     PROMOTED,
+    choose_branch,
     faults,
     kind_of,
     missing_fields,
     missing_symbols,
+    sources,
 )
 from folkmoot.schemas.avro.parsed import ParsedSchema
-from folkmoot.schemas.avro.verdicts import Pair, TooManyPairs, Verdicts, is_choice, is_union
 
 LEVELS = (
     "NONE",
@@ -29,6 +31,8 @@ LEVELS = (
 """Compatibility levels of a subject. Without _TRANSITIVE only the last version counts."""
 MAX_FINDINGS = 100
 """Findings for one pair of schemas; a pair may have more."""
+MAX_STEPS = 300_000
+"""Types that are compared, in a second or two. Two unions of 500 types each need as many."""
 
 
 class Finding(Struct, frozen=True):
@@ -46,16 +50,46 @@ class Finding(Struct, frozen=True):
     warning: bool = False
 
 
+class _Pair(NamedTuple):
+    """A type of each schema, and the JSON pointers to them."""
+
+    reader: Json
+    writer: Json
+    path: str = ""
+    writer_path: str = ""
+
+    def within(self, reader: Json, writer: Json, path: str, writer_path: str) -> "_Pair":
+        """Two types inside of these, with the steps to them."""
+        return _Pair(reader, writer, self.path + path, self.writer_path + writer_path)
+
+
 def compatible(reader: str, writer: str) -> list[Finding]:
     """Return why `reader` cannot read values of `writer`; both are resolved texts.
 
-    Empty, or warnings only: everything can be read.
+    Findings are in the order of the reader's schema, for each pair of definitions once. Empty, or warnings
+    only: everything can be read.
     """
-    try:
-        return _explain(Verdicts(ParsedSchema(reader), ParsedSchema(writer)))
-    except TooManyPairs:
-        message = "the schemas have too many types to be compared: make their unions smaller"
-        return [Finding("TOO_COMPLEX", "", "", message)]
+    ours, theirs = ParsedSchema(reader), ParsedSchema(writer)
+    found: list[Finding] = []
+    seen: set[tuple[int, int]] = set()
+    steps = 0
+    stack = [_Pair(ours.root, theirs.root)]
+    while stack and len(found) < MAX_FINDINGS:
+        pair = stack.pop()
+        pair = pair._replace(reader=ours.of(pair.reader), writer=theirs.of(pair.writer))
+        key = id(pair.reader), id(pair.writer)
+        if key in seen:
+            continue
+        if not PRIMITIVES & {kind_of(pair.reader), kind_of(pair.writer)}:
+            seen.add(key)
+        steps += 1 + (len(pair.reader) if isinstance(pair.reader, list) else 0)
+        if steps > MAX_STEPS:
+            message = "the schemas have too many types to be compared: make their unions smaller"
+            return [Finding("TOO_COMPLEX", "", "", message)]
+        findings, parts = _compare(pair, ours)
+        found += findings
+        stack += reversed(parts)
+    return found[:MAX_FINDINGS]
 
 
 def judge(level: str, new: str, previous: Sequence[str]) -> list[Finding]:
@@ -76,42 +110,38 @@ def judge(level: str, new: str, previous: Sequence[str]) -> list[Finding]:
     return list(found)
 
 
-def _explain(verdicts: Verdicts) -> list[Finding]:
-    """Every finding, in the order of the reader's schema; each pair with a definition once."""
-    found: list[Finding] = []
-    seen = set()
-    stack = [verdicts.root]
-    while stack and len(found) < MAX_FINDINGS:
-        pair = stack.pop()
-        if pair.key in seen:
-            continue
-        if not PRIMITIVES & {kind_of(pair.reader), kind_of(pair.writer)}:
-            seen.add(pair.key)
-        parts: list[Pair] = []
-        if is_choice(pair):
-            best = verdicts.best(pair)
-            if best is None:
-                found.append(_missing_branch(pair))
-            else:
-                parts = [best]
-        elif is_union(pair):
-            parts = list(verdicts.parts(pair))
-        elif wrong := faults(pair.reader, pair.writer):
-            found.extend(_fault(kind, pair) for kind in wrong)
-        else:
-            found.extend(_warnings(pair))
-            found.extend(_missing_fields(pair))
-            parts = list(verdicts.parts(pair))
-        stack.extend(each.within(pair) for each in reversed(parts))
-    return found[:MAX_FINDINGS]
+def _compare(pair: _Pair, ours: ParsedSchema) -> tuple[list[Finding], list[_Pair]]:
+    """What is wrong with two types themselves, and the pairs that must be readable for them to be."""
+    reader, writer = pair.reader, pair.writer
+    if isinstance(writer, list):
+        return [], [pair.within(reader, each, "", f"/{i}") for i, each in enumerate(writer)]
+    if isinstance(reader, list):
+        branch = choose_branch(writer, [ours.of(each) for each in reader])
+        if branch is None:
+            return [_missing_branch(pair)], []
+        return [], [pair.within(reader[branch], writer, f"/{branch}", "")]
+    if wrong := faults(reader, writer):
+        return [_fault(kind, pair) for kind in wrong], []
+    findings = [*_warnings(pair), *_missing_fields(pair)]
+    parts = []
+    if kind_of(reader) == kind_of(writer) == "record":
+        numbers = {field["name"]: number for number, field in enumerate(writer["fields"])}
+        for name, index in sorted(sources(writer, reader).items(), key=lambda item: item[1]):
+            number = numbers[name]
+            types = reader["fields"][index]["type"], writer["fields"][number]["type"]
+            parts.append(pair.within(*types, f"/fields/{index}/type", f"/fields/{number}/type"))
+    elif reader["type"] in INNER:  # and the writer's is the same
+        inner = INNER[reader["type"]]
+        parts = [pair.within(reader[inner], writer[inner], f"/{inner}", f"/{inner}")]
+    return findings, parts
 
 
-def _missing_branch(pair: Pair) -> Finding:
+def _missing_branch(pair: _Pair) -> Finding:
     message = f"the reader's union has no branch for the writer's {_describe(pair.writer)}: add it"
     return Finding("MISSING_UNION_BRANCH", pair.path, pair.writer_path, message)
 
 
-def _missing_fields(pair: Pair) -> Iterator[Finding]:
+def _missing_fields(pair: _Pair) -> Iterator[Finding]:
     for index in missing_fields(pair.reader, pair.writer):
         yield Finding(
             "READER_FIELD_MISSING_DEFAULT_VALUE",
@@ -122,7 +152,7 @@ def _missing_fields(pair: Pair) -> Iterator[Finding]:
         )
 
 
-def _fault(kind: str, pair: Pair) -> Finding:
+def _fault(kind: str, pair: _Pair) -> Finding:
     reader, writer = pair.reader, pair.writer
     ours, theirs, where = _describe(reader), _describe(writer), ""
     if kind == "NAME_MISMATCH":
@@ -163,7 +193,7 @@ def abbreviate(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
-def _warnings(pair: Pair) -> Iterator[Finding]:
+def _warnings(pair: _Pair) -> Iterator[Finding]:
     """Return logical types that changed, so values are read with another meaning."""
     reader, writer = pair.reader, pair.writer
     if kind_of(reader) in ("array", "map"):

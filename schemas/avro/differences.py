@@ -1,18 +1,26 @@
 """Changes between two schemas, for readers and for writers."""
 
 import json
-from collections.abc import Iterator
+import re
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from folkmoot.protocol.errors import InvalidSchema
-from folkmoot.schemas.avro.compatibility import Finding, abbreviate, compatible
+from folkmoot.schemas.avro.compatibility import abbreviate, compatible
 from folkmoot.schemas.avro.defaults import Json
-from folkmoot.schemas.avro.identity import NAMED, RECORDS
+from folkmoot.schemas.avro.identity import INNER, NAMED, RECORDS
 from folkmoot.schemas.avro.parsed import ParsedSchema
 
 AS_BEFORE = "as before"
 _LOGICAL = ("logicalType", "precision", "scale")
+_TEXTS = {
+    "doc": "the documentation changes",
+    "aliases": "the aliases change",
+    "order": "the order changes",
+}
+_ITSELF = re.compile(r"(/name|/size|/symbols|/\d+)?")
+"""What follows the pointer to a type in a finding about the type itself, or about a branch of it."""
 
 
 class Difference(Struct, frozen=True):
@@ -35,63 +43,55 @@ def differences(old: str, new: str) -> list[Difference]:
 
     Raises InvalidSchema for schemas that are nested too deeply.
     """
-    before, after = ParsedSchema(old), ParsedSchema(new)
+    walk = _Walk(old, new)
     try:
-        found = list(_Walk(before, after).types(before.root, after.root, "", ""))
+        walk.compare_roots()
     except RecursionError:
         raise InvalidSchema("the schemas are nested too deeply to be compared") from None
-    return _add_findings(found, compatible(new, old), compatible(old, new))
+    return walk.found
 
 
-def _add_findings(
-    found: list[tuple[Difference, str]], reads: list[Finding], writes: list[Finding]
-) -> list[Difference]:
-    """The differences, with what cannot be read in place of what can; each with its path in the old."""
-    result = []
-    for each, old_path in found:
-        new_pointer, old_pointer = each.path or "/", old_path or "/"
-        readers = [
-            f.message
-            for f in reads
-            if _is_at(f.path, new_pointer) or _is_at(f.writer_path, old_pointer)
-        ]
-        writers = [
-            f.message
-            for f in writes
-            if _is_at(f.writer_path, new_pointer) or _is_at(f.path, old_pointer)
-        ]
-        result.append(
-            Difference(
-                each.path,
-                each.change,
-                readers[0] if readers else each.readers,
-                writers[0] if writers else each.writers,
-            )
+class _Place(NamedTuple):
+    """JSON pointers into the old schema and into the new one."""
+
+    old: str = ""
+    new: str = ""
+
+    def within(self, old: object, new: object) -> "_Place":
+        return _Place(f"{self.old}/{old}", f"{self.new}/{new}")
+
+    def has(self, old: str, new: str) -> bool:
+        """Return whether a finding with these pointers is about what is here."""
+        ends = ((self.old, old), (self.new, new))
+        return any(
+            path.startswith(here) and _ITSELF.fullmatch(path, len(here)) for here, path in ends
         )
-    return result
-
-
-def _is_at(path: str, target: str) -> bool:
-    """Return whether a finding is about the target itself: its name, its size, its symbols or a branch."""
-    suffix = path.removeprefix(target if target != "/" else "")
-    if suffix == path and target != "/" and path != target:
-        return False
-    return suffix in ("", "/name", "/size", "/symbols") or suffix.removeprefix("/").isdigit()
 
 
 class _Walk:
-    def __init__(self, old: ParsedSchema, new: ParsedSchema) -> None:
-        self._old = old
-        self._new = new
+    def __init__(self, old: str, new: str) -> None:
+        self._old = ParsedSchema(old)
+        self._new = ParsedSchema(new)
+        self._reads = compatible(new, old)
+        self._writes = compatible(old, new)
         self._seen: set[tuple[str, str]] = set()
+        self.found: list[Difference] = []
 
-    def types(
-        self, old: Json, new: Json, old_path: str, path: str
-    ) -> Iterator[tuple[Difference, str]]:
-        """The differences of two types, at `old_path` in the old schema and `path` in the new."""
+    def compare_roots(self) -> None:
+        self._types(self._old.root, self._new.root, _Place())
+
+    def _add(
+        self, at: _Place, change: str, readers: str = AS_BEFORE, writers: str = AS_BEFORE
+    ) -> None:
+        """Note a change, and what cannot be read because of it in place of what can."""
+        reads = [each.message for each in self._reads if at.has(each.writer_path, each.path)]
+        writes = [each.message for each in self._writes if at.has(each.path, each.writer_path)]
+        self.found.append(Difference(at.new, change, [*reads, readers][0], [*writes, writers][0]))
+
+    def _types(self, old: Json, new: Json, at: _Place) -> None:
         old, new = self._old.of(old), self._new.of(new)
         if isinstance(old, list) or isinstance(new, list) or old["type"] != new["type"]:
-            yield from self._type_change(old, new, old_path, path)
+            self._type_change(old, new, at)
             return
         names = old.get("name", ""), new.get("name", "")
         if names[0]:
@@ -99,130 +99,92 @@ class _Walk:
                 return
             self._seen.add(names)
             if names[0] != names[1]:
-                yield Difference(path, f"the name {names[0]} becomes {names[1]}"), old_path
-        yield from self._attributes(old, new, old_path, path)
-        yield from self._inside(old, new, old_path, path)
-
-    def _type_change(
-        self, old: Json, new: Json, old_path: str, path: str
-    ) -> Iterator[tuple[Difference, str]]:
-        before, after = _branches(old), _branches(new)
-        ours = [_describe(self._old.of(each)) for each in before]
-        theirs = [_describe(self._new.of(each)) for each in after]
-        if len(before) == len(after) == 1 and ours != theirs:
-            yield Difference(path, f"the type {ours[0]} becomes {theirs[0]}"), old_path
-            return
-        indexes = {each: number for number, each in enumerate(theirs)}
-        removed, added = _changes(ours, theirs)
-        if removed or added:
-            changes = [f"{each} is gone" for each in removed] + [
-                f"{each} is added" for each in added
-            ]
-            yield Difference(path, f"of the union, {abbreviate(changes)}"), old_path
-        elif ours != theirs:
-            yield Difference(path, "the branches of the union stand in another order"), old_path
-        elif isinstance(old, list) != isinstance(new, list):
-            yield Difference(path, f"the type {ours[0]} becomes a union, or was one"), old_path
-        for number, branch in enumerate(before):
-            index = indexes.get(ours[number])
-            if index is not None:
-                yield from self.types(
-                    branch,
-                    after[index],
-                    f"{old_path}/{number}" if isinstance(old, list) else old_path,
-                    f"{path}/{index}" if isinstance(new, list) else path,
-                )
-
-    def _attributes(
-        self, old: Json, new: Json, old_path: str, path: str
-    ) -> Iterator[tuple[Difference, str]]:
+                self._add(at, f"the name {names[0]} becomes {names[1]}")
         before, after = ({k: each[k] for k in _LOGICAL if k in each} for each in (old, new))
         if before != after:
             texts = (" ".join(map(str, each.values())) or "none" for each in (before, after))
-            change = "the logical type {} becomes {}".format(*texts)
-            yield Difference(path, change), old_path
-        for name in ("doc", "aliases"):
-            if old.get(name) != new.get(name):
-                yield Difference(path, _describe_attribute(name)), old_path
-
-    def _inside(
-        self, old: Json, new: Json, old_path: str, path: str
-    ) -> Iterator[tuple[Difference, str]]:
+            self._add(at, "the logical type {} becomes {}".format(*texts))
+        self._texts(old, new, at, "doc", "aliases")
         kind = new["type"]
-        if kind in ("array", "map"):
-            inner = "items" if kind == "array" else "values"
-            yield from self.types(old[inner], new[inner], f"{old_path}/{inner}", f"{path}/{inner}")
+        if kind in INNER:
+            inner = INNER[kind]
+            self._types(old[inner], new[inner], at.within(inner, inner))
         elif kind in RECORDS:
-            yield from self._fields(old, new, old_path, path)
-        elif kind == "fixed" and old["size"] != new["size"]:
-            yield Difference(path, f"the size {old['size']} becomes {new['size']}"), old_path
+            self._fields(old, new, at)
         elif kind == "enum":
-            removed, added = _changes(old["symbols"], new["symbols"])
-            if removed:
-                instead = f"get {new.get('default')} instead"
-                yield (
-                    Difference(path, f"the symbols {abbreviate(removed)} are gone", instead),
-                    old_path,
-                )
-            if added:
-                instead = f"old readers get {old.get('default')} instead"
-                change = f"the symbols {abbreviate(added)} are added"
-                yield Difference(path, change, AS_BEFORE, instead), old_path
-            if old.get("default") != new.get("default"):
-                change = f"the default {old.get('default')} becomes {new.get('default')}"
-                yield Difference(path, change), old_path
+            self._symbols(old, new, at)
+        elif kind == "fixed" and old["size"] != new["size"]:
+            self._add(at, f"the size {old['size']} becomes {new['size']}")
 
-    def _fields(
-        self, old: Json, new: Json, old_path: str, path: str
-    ) -> Iterator[tuple[Difference, str]]:
+    def _texts(self, old: Json, new: Json, at: _Place, *names: str) -> None:
+        for name in names:
+            if old.get(name) != new.get(name):
+                self._add(at, _TEXTS[name])
+
+    def _type_change(self, old: Json, new: Json, at: _Place) -> None:
+        before, after = (each if isinstance(each, list) else [each] for each in (old, new))
+        ours = [_describe(self._old.of(each)) for each in before]
+        theirs = [_describe(self._new.of(each)) for each in after]
+        if len(before) == len(after) == 1 and ours != theirs:
+            self._add(at, f"the type {ours[0]} becomes {theirs[0]}")
+            return
+        removed, added = _changes(ours, theirs)
+        if removed or added:
+            changes = [f"{each} is gone" for each in removed]
+            changes += [f"{each} is added" for each in added]
+            self._add(at, f"of the union, {abbreviate(changes)}")
+        elif ours != theirs:
+            self._add(at, "the branches of the union stand in another order")
+        elif isinstance(old, list) != isinstance(new, list):
+            self._add(at, f"the type {ours[0]} becomes a union, or was one")
+        for number, branch in enumerate(before):
+            if ours[number] in theirs:
+                index = theirs.index(ours[number])
+                inside = _Place(
+                    f"{at.old}/{number}" if isinstance(old, list) else at.old,
+                    f"{at.new}/{index}" if isinstance(new, list) else at.new,
+                )
+                self._types(branch, after[index], inside)
+
+    def _symbols(self, old: Json, new: Json, at: _Place) -> None:
+        removed, added = _changes(old["symbols"], new["symbols"])
+        if removed:
+            change = f"the symbols {abbreviate(removed)} are gone"
+            self._add(at, change, f"get {new.get('default')} instead")
+        if added:
+            change = f"the symbols {abbreviate(added)} are added"
+            self._add(at, change, AS_BEFORE, f"old readers get {old.get('default')} instead")
+        if old.get("default") != new.get("default"):
+            self._add(at, f"the default {old.get('default')} becomes {new.get('default')}")
+
+    def _fields(self, old: Json, new: Json, at: _Place) -> None:
         unmatched = {field["name"]: number for number, field in enumerate(old["fields"])}
         direct = {field["name"]: unmatched.pop(field["name"], None) for field in new["fields"]}
         for number, field in enumerate(new["fields"]):
-            name, field_path = field["name"], f"{path}/fields/{number}"
-            index = direct[name]
+            name, index = field["name"], direct[field["name"]]
             if index is None:
                 aliases = (unmatched.pop(each, None) for each in field.get("aliases", ()))
                 index = next((each for each in aliases if each is not None), None)
             if index is None:
-                instead = (
-                    f"get {json.dumps(field.get('default'), ensure_ascii=False)} from old values"
-                )
-                change = f"the field {name} is added"
-                yield (
-                    Difference(field_path, change, instead, "old readers pass it over"),
-                    f"{old_path}/-",
-                )
+                place = at.within("-", f"fields/{number}")
+                default = f"get {_json(field.get('default'))} from old values"
+                self._add(place, f"the field {name} is added", default, "old readers pass it over")
                 continue
-            before, old_field_path = old["fields"][index], f"{old_path}/fields/{index}"
+            before, place = old["fields"][index], at.within(f"fields/{index}", f"fields/{number}")
             if before["name"] != name:
                 change = f"the field {before['name']} becomes {name}"
-                yield (
-                    Difference(field_path, change, AS_BEFORE, _old_readers(before)),
-                    old_field_path,
-                )
-            yield from self._field(before, field, old_field_path, field_path)
+                self._add(place, change, AS_BEFORE, _old_readers(before))
+            defaults = [
+                _json(each["default"]) if "default" in each else "none" for each in (before, field)
+            ]
+            if defaults[0] != defaults[1]:
+                self._add(place, "the default {} becomes {}".format(*defaults))
+            self._texts(before, field, place, "doc", "aliases", "order")
+            self._types(before["type"], field["type"], place.within("type", "type"))
         for name, number in unmatched.items():
-            old_field_path = f"{old_path}/fields/{number}"
-            writers = _old_readers(old["fields"][number])
-            yield (
-                Difference(old_field_path, f"the field {name} is gone", "pass it over", writers),
-                old_field_path,
-            )
-
-    def _field(
-        self, old: Json, new: Json, old_path: str, path: str
-    ) -> Iterator[tuple[Difference, str]]:
-        if ("default" in old, old.get("default")) != ("default" in new, new.get("default")):
-            texts = (
-                json.dumps(each["default"], ensure_ascii=False) if "default" in each else "none"
-                for each in (old, new)
-            )
-            change = "the default {} becomes {}".format(*texts)
-            yield Difference(path, change), old_path
-        for name in ("doc", "aliases", "order"):
-            if old.get(name) != new.get(name):
-                yield Difference(path, _describe_attribute(name)), old_path
-        yield from self.types(old["type"], new["type"], f"{old_path}/type", f"{path}/type")
+            pointer, field = f"{at.old}/fields/{number}", old["fields"][number]
+            change = f"the field {name} is gone"
+            self._add(_Place(pointer, pointer), change, "pass it over", _old_readers(field))
 
 
 def _changes(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
@@ -232,14 +194,11 @@ def _changes(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _old_readers(field: Json) -> str:
-    default = json.dumps(field.get("default"), ensure_ascii=False)
-    return f"old readers get {default} for {field['name']}"
+    return f"old readers get {_json(field.get('default'))} for {field['name']}"
 
 
-def _describe_attribute(name: str) -> str:
-    if name == "aliases":
-        return "the aliases change"
-    return "the documentation changes" if name == "doc" else "the order changes"
+def _json(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _describe(kind: Json) -> str:
@@ -247,7 +206,3 @@ def _describe(kind: Json) -> str:
     if isinstance(kind, list):
         return "union"
     return f"{kind['type']} {kind['name']}" if kind["type"] in NAMED else str(kind["type"])
-
-
-def _branches(kind: Json) -> list[Json]:
-    return kind if isinstance(kind, list) else [kind]

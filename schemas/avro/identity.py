@@ -38,6 +38,8 @@ Python's stack for each."""
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 RECORDS = frozenset({"record", "error"})
 NAMED = RECORDS | {"enum", "fixed"}
+INNER = {"array": "items", "map": "values"}
+"""The attribute that has the type of what is in an array or a map."""
 # Names that a type must not have: libraries would take them for kinds of types.
 _RESERVED = PRIMITIVES | NAMED | {"array", "map", "union", "error_union", "request"}
 _ORDERS = ("ascending", "descending", "ignore")
@@ -228,8 +230,8 @@ class _Walk:
         if isinstance(kind, str) and kind in NAMED:
             self._check_decimal(attributes, where)
             return self._named_type(attributes, namespace, where)
-        if kind == "array" or kind == "map":
-            inner = "items" if kind == "array" else "values"
+        if isinstance(kind, str) and kind in INNER:
+            inner = INNER[kind]
             if inner not in attributes:
                 raise _invalid(where, f'the {kind} has no "{inner}"')
             return attributes | {

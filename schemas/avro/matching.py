@@ -53,27 +53,19 @@ def promotes(writer: Json, reader: Json) -> bool:
     return reader["type"] in PROMOTED.get(writer["type"], ())
 
 
-def candidates(writer: Json, branches: Sequence[Json]) -> list[int]:
-    """The branches of a reader's union that may read a writer's type, the best first.
+def choose_branch(writer: Json, branches: Sequence[Json]) -> int | None:
+    """The branch of a reader's union that reads a writer's type; None if there is none.
 
-    The best is the same type. A type of another namespace follows, then one to promote to.
+    The same type comes first, then one of the same name in another namespace, then one to promote to.
+    Readers do not look into the types, so neither do verdicts.
     """
-    kind = kind_of(writer)
-    ranks = []
+    ranks: list[tuple[int, int]] = []
     for index, branch in enumerate(branches):
-        if kind_of(branch) == kind and has_matching_name(writer, branch):
+        if fits(writer, branch):
             ranks.append((0 if _has_full_name(writer, branch) else 1, index))
         elif promotes(writer, branch):
             ranks.append((2, index))
-    return [index for _, index in sorted(ranks)]
-
-
-def choose_branch(writer: Json, branches: Sequence[Json]) -> int | None:
-    """The branch of a reader's union that reads a writer's type; None if there is none."""
-    for index in candidates(writer, branches):
-        if fits(writer, branches[index]) or promotes(writer, branches[index]):
-            return index
-    return None
+    return min(ranks)[1] if ranks else None
 
 
 def sources(writer: Json, reader: Json) -> Mapping[str, int]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from folkmoot.schemas.avro.defaults import Json
-from folkmoot.schemas.avro.identity import NAMED, RECORDS, Schema, canonical
+from folkmoot.schemas.avro.identity import INNER, NAMED, RECORDS, Schema, canonical
 
 _FIELD = frozenset({"name", "type", "doc", "default", "order", "aliases"})
 _TYPE = frozenset(
@@ -49,9 +49,8 @@ def _type(kind: Json, namespace: str) -> Json:
             result["default"] = kind["default"]
     elif name == "fixed":
         result["size"] = kind["size"]
-    elif name in ("array", "map"):
-        inner = "items" if name == "array" else "values"
-        result[inner] = _type(kind[inner], namespace)
+    elif name in INNER:
+        result[INNER[name]] = _type(kind[INNER[name]], namespace)
     result |= _attributes(kind, _TYPE | {"default"} if name == "enum" else _TYPE)
     if kind.get("aliases"):
         aliases = (each.rpartition(".") for each in sorted(set(kind["aliases"])))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from folkmoot.protocol.errors import InvalidSchema
 from folkmoot.schemas.avro.defaults import Json
-from folkmoot.schemas.avro.identity import NAMED, RECORDS, Schema, canonical, dump, parse
+from folkmoot.schemas.avro.identity import INNER, NAMED, RECORDS, Schema, canonical, dump, parse
 
 
 def resolve(schema: Schema, references: Sequence[str] = (), *, strict: bool = True) -> str:
@@ -53,9 +53,9 @@ def _flatten(kind: Json, types: dict[str, Json]) -> Json:
     if not isinstance(kind, dict):
         return kind
     result = {key: value for key, value in kind.items() if key != "namespace"}
-    for inner in ("items", "values"):
-        if kind["type"] == {"items": "array", "values": "map"}[inner]:
-            result[inner] = _flatten(kind[inner], types)
+    if kind["type"] in INNER:
+        inner = INNER[kind["type"]]
+        result[inner] = _flatten(kind[inner], types)
     if kind["type"] in RECORDS:
         result["fields"] = [
             field | {"type": _flatten(field["type"], types)} for field in kind["fields"]
@@ -80,10 +80,9 @@ class _Writer:
                 return kind
             kind = self._unwritten.pop(kind)
         result = dict(kind)
-        if kind["type"] == "array":
-            result["items"] = self.write(kind["items"], namespace)
-        elif kind["type"] == "map":
-            result["values"] = self.write(kind["values"], namespace)
+        if kind["type"] in INNER:
+            inner = INNER[kind["type"]]
+            result[inner] = self.write(kind[inner], namespace)
         elif kind["type"] in NAMED:
             own = kind["name"].rpartition(".")[0]
             result.pop("namespace", None)
