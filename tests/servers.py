@@ -4,17 +4,56 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 from uuid import uuid4
 
 import pytest
 from kazoo.client import KazooClient
 
-from folkmoot.console.running.embedded import EmbeddedZooKeeper, ZooKeeperConfig
+from folkmoot.console.running.embedded import (
+    EmbeddedZooKeeper,
+    ZooKeeperConfig,
+    make_ensemble,
+    start_ensemble,
+)
 from folkmoot.console.running.processes import EmbeddedCluster
 from folkmoot.coordination.paths import LAYOUT
+from tests.waiting import eventually
 
 # A kill of the process loses nothing, so tests need not wait for the disk.
 FOR_TESTS = ZooKeeperConfig(fsync=False)
+
+
+class ZooKeeperEnsemble:
+    """Running servers that agree by majority. Faults are done to them: `ensemble.leader().pause()`."""
+
+    def __init__(self, data: Path, config: ZooKeeperConfig) -> None:
+        self.servers = make_ensemble(data, 3, config)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            start_ensemble(self.servers, stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def address(self) -> str:
+        """The connect string that names them all."""
+        return ",".join(server.address for server in self.servers)
+
+    def leader(self, timeout: float = 30.0) -> EmbeddedZooKeeper:
+        """The server that leads, waiting for an election if there is none."""
+
+        def find_leader() -> EmbeddedZooKeeper | None:
+            running = (each for each in self.servers if each.is_running)
+            return next((each for each in running if each.mode() == "leader"), None)
+
+        found = eventually(find_leader, timeout)
+        assert found is not None
+        return found
 
 
 @pytest.fixture(scope="session")

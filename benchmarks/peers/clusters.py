@@ -16,6 +16,7 @@ from typing import Final
 from benchmarks.peers.base import STOP_TIMEOUT, Unavailable
 from benchmarks.peers.folkmoot import FolkmootServer
 from benchmarks.peers.kafka import PROPERTIES, KafkaServer
+from folkmoot.console.running.children import ChildProcess
 from folkmoot.coordination import brokers, partition_states, topics
 from folkmoot.coordination.cluster import controllers
 from folkmoot.coordination.connector import connect
@@ -101,13 +102,12 @@ class FolkmootCluster(FolkmootServer):
 
     def leave(self, number: int) -> None:
         """SIGTERM."""
-        self.cluster.brokers[number - 1].child.terminate()
+        self.cluster.brokers[number - 1].terminate()
 
     def restart(self, number: int) -> None:
         """Returns when a broker that was killed or asked to stop serves again, or soon will."""
         broker = self.cluster.brokers[number - 1]
-        if broker.is_running:
-            broker.child.stop(STOP_TIMEOUT)
+        ChildProcess.stop(broker, STOP_TIMEOUT)  # whatever its exit code
         broker.start()
 
 

@@ -1,20 +1,20 @@
 """Child processes that end with their parent, and the waiting for their readiness."""
 
 import os
-import queue
 import re
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
-from typing import IO, TypeVar
+from typing import Self, TypeVar
 
 from folkmoot.protocol.errors import AddressTaken, FolkmootError
 
@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 POLL_INTERVAL = 0.01
 LAST_LINES = 15
+# Longer than a session of a broker that was killed may outlive it.
+START_TIMEOUT = 60.0
+STOP_TIMEOUT = 20.0
 NAMES_AN_ERROR = re.compile(r"^folkmoot: |(Error|Exception): ")
 
 # Ask the kernel to kill this process with its parent's thread, then become the command. The parent may have
@@ -39,63 +42,22 @@ class StartFailed(FolkmootError):
     """A child process (ZooKeeper, a broker, a Spark app) did not come up."""
 
 
-class Spawner:
-    """One thread that makes all child processes of this process, and lives as long as it.
+class _Spawner:
+    """The one thread that makes all child processes of this process.
 
     Linux kills a child when the *thread* that made it ends (PR_SET_PDEATHSIG), so a child made by a
     short-lived thread would die with that thread. The signal is asked for by a tiny Python that then
     becomes the command, and not by `preexec_fn`, which may deadlock in a process with threads. Next
     to a watching process, this keeps the child's pid and exit code our own, and leaves no window:
-    the kernel does it, even after SIGKILL. A forked copy of this process starts its own thread.
-
-    Any thread may call `spawn`.
+    the kernel does it, even after SIGKILL. A forked copy of this process gets its own thread.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pid = 0
-        self._requests: queue.SimpleQueue[
-            tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]
-        ] = queue.SimpleQueue()
-
-    def spawn(
-        self, command: Sequence[str], output: IO[bytes], environment: Mapping[str, str]
-    ) -> subprocess.Popen[bytes]:
-        argv = list(command)
-        if sys.platform == "linux":
-            argv = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *argv]
-
-        def start_process() -> subprocess.Popen[bytes]:
-            return subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                # Ctrl-C on the terminal is for the parent, which then stops its children in order.
-                start_new_session=True,
-            )
-
-        future: Future[subprocess.Popen[bytes]] = Future()
-        with self._lock:
-            if self._pid != os.getpid():
-                self._pid = os.getpid()
-                self._requests = queue.SimpleQueue()
-                threading.Thread(target=self._run, name="folkmoot-spawner", daemon=True).start()
-            self._requests.put((start_process, future))
-        return future.result()
-
-    def _run(self) -> None:
-        requests = self._requests
-        while True:
-            start_process, future = requests.get()
-            try:
-                future.set_result(start_process())
-            except BaseException as error:
-                future.set_exception(error)
+        self.thread = ThreadPoolExecutor(1, "folkmoot-spawner")
 
 
-_spawner = Spawner()
+_spawner = _Spawner()
+os.register_at_fork(after_in_child=_spawner.__init__)  # type: ignore[misc]
 
 
 class ChildProcess:
@@ -103,8 +65,7 @@ class ChildProcess:
 
     `start` and `stop` may be called in turn, any number of times; `kill`, `pause` and `resume` do
     to it what faults do. Only the child's own pid is signalled, and only before it was waited for, so no
-    other process with that pid is hit. One thread at a
-    time uses it.
+    other process with that pid is hit. One thread at a time uses it.
     """
 
     def __init__(
@@ -140,11 +101,22 @@ class ChildProcess:
         if self.is_running:
             raise StartFailed(f"{self.name} runs already")
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        argv = list(self.command)
+        if sys.platform == "linux":
+            argv = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *argv]
         with self.log.open("ab") as output:
             self._log_start = output.tell()
-            self._process = _spawner.spawn(
-                self.command, output, {**os.environ, **self._environment}
+            start_process = partial(
+                subprocess.Popen[bytes],
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self._environment},
+                # Ctrl-C on the terminal is for the parent, which then stops its children in order.
+                start_new_session=True,
             )
+            self._process = _spawner.thread.submit(start_process).result()
 
     def wait_until(self, probe: Callable[[], T | None], timeout: float) -> T:
         """Return the result of `probe` as soon as it is not None; StartFailed if the child ends before."""
@@ -213,7 +185,7 @@ class ChildProcess:
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
 
-    def stop(self, timeout: float) -> int | None:
+    def stop(self, timeout: float = STOP_TIMEOUT) -> int | None:
         """SIGTERM, then SIGKILL after `timeout`. Returns the exit code, or None if never started."""
         if self._process is None:
             return None
@@ -227,6 +199,39 @@ class ChildProcess:
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(number)
+
+
+class Server(ChildProcess, ABC):
+    """A server as a child process; `start` returns when it is ready. The exit code of an end is ignored."""
+
+    @abstractmethod
+    def is_ready(self) -> bool: ...
+
+    def launch(self) -> None:
+        """Start the process and do not wait."""
+        super().start()
+
+    def start(self) -> None:
+        self.launch()
+        self.wait_until_ready()
+
+    def wait_until_ready(self, timeout: float = START_TIMEOUT) -> None:
+        self.wait_until(lambda: self.is_ready() or None, timeout)
+
+    def restart(self) -> None:
+        """Start it again on the same data, after a kill or not."""
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.stop()
+        else:
+            self.kill()
 
 
 _recent_ports: deque[int] = deque(maxlen=1000)

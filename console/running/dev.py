@@ -17,8 +17,8 @@ from folkmoot.console.signals import sigterm_like_ctrl_c
 from folkmoot.protocol.errors import ConfigError, FolkmootError, pip_command
 
 if TYPE_CHECKING:
-    from folkmoot.console.running.embedded import EmbeddedZooKeeper
-    from folkmoot.console.running.processes import EmbeddedCluster, ServerProcess
+    from folkmoot.console.running.children import Server
+    from folkmoot.console.running.processes import EmbeddedCluster
 
 POLL_INTERVAL: Final = 0.5
 MAX_BROKERS: Final = 32
@@ -228,37 +228,33 @@ def _watch(cluster: "EmbeddedCluster") -> int:
 class _SupervisedProcess:
     """One process of the cluster, and when it has died."""
 
-    def __init__(self, process: "EmbeddedZooKeeper | ServerProcess") -> None:
-        self.process = process
+    def __init__(self, server: "Server") -> None:
+        self._server = server
         self.has_failed = False
         self._is_back = True
         self._deaths: list[float] = []
 
     def check(self) -> None:
-        child = self.process.child
-        if self.has_failed or (self._is_back and child.is_running):
-            return
-        if child.is_running:
-            self._is_back = self.process.is_ready()
-            if self._is_back:
-                _warn(f"{child.name} is back")
+        server = self._server
+        if server.is_running and not self._is_back and server.is_ready():
+            self._is_back = True
+            _warn(f"{server.name} is back")
+        if self.has_failed or server.is_running:
             return
         now = time.monotonic()
         self._deaths = [each for each in self._deaths if now - each < DEATHS_WITHIN] + [now]
         self.has_failed = len(self._deaths) >= DEATHS
-        if self.has_failed:
-            next_step = (
-                f"for the {DEATHS}rd time in a minute: mend it, then start `folkmoot dev` again"
-            )
-        else:
-            next_step = "it is started again"
-        reason = (
-            f"{child.name} was stopped" if child.exit_code == 0 else child.failure(child.ending())
+        next_step = (
+            f"for the {DEATHS}rd time in a minute: mend it, then start `folkmoot dev` again"
+            if self.has_failed
+            else "it is started again"
         )
+        was_stopped = server.exit_code == 0
+        reason = f"{server.name} was stopped" if was_stopped else server.failure(server.ending())
         _warn(f"{reason}; {next_step}")
         if not self.has_failed:
             self._is_back = False
             try:
-                self.process.launch()
+                server.launch()
             except (FolkmootError, OSError) as error:  # counts as one more death at the next look
-                _warn(f"{child.name} could not be started: {error}")
+                _warn(f"{server.name} could not be started: {error}")

@@ -2,21 +2,17 @@
 
 import os
 import socket
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
-from folkmoot.console.running.children import ChildProcess, StartFailed, free_port, port_is_free
+from folkmoot.console.running.children import Server, free_port, port_is_free
 from folkmoot.console.running.java import find_java, zookeeper_classpath
-from folkmoot.protocol.errors import AddressTaken, ConfigError
+from folkmoot.protocol.errors import AddressTaken
 
-START_TIMEOUT = 30.0
-STOP_TIMEOUT = 5.0
 ANSWER_TIMEOUT = 0.5
-PORT_ATTEMPTS = 5
 HEAP = "256m"
 
 Mode = Literal["standalone", "leader", "follower"]
@@ -33,16 +29,8 @@ class ZooKeeperConfig:
     java_options: tuple[str, ...] = ()  # besides our own, which come first
     jars: Path | None = None  # where ZooKeeper's lie; None: those of a package, or Debian's
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65_535:
-            raise ConfigError(f"port is {self.port}: give a port, or 0 for a free one")
-        if self.tick_time < 0.001:
-            raise ConfigError(f"tick_time is {self.tick_time}: give at least 0.001 s")
-        if self.max_session_timeout < 2 * self.tick_time:
-            raise ConfigError("max_session_timeout is less than two ticks: give a longer one")
 
-
-class EmbeddedZooKeeper:
+class EmbeddedZooKeeper(Server):
     """A ZooKeeper server in a process of its own, from the jars that `zookeeper_classpath` finds.
 
     `data` holds its snapshots and transaction logs, `zoo.cfg` (written at each start) and
@@ -53,72 +41,39 @@ class EmbeddedZooKeeper:
 
     def __init__(self, data: Path, config: ZooKeeperConfig | None = None) -> None:
         self.data = data.absolute()
+        super().__init__(f"ZooKeeper in {self.data}", (), self.data / "zookeeper.log")
         self.config = config or ZooKeeperConfig()
         self.port = self.config.port
-        self._id = 0
-        self._peers: tuple[str, ...] = ()
-        self._child: ChildProcess | None = None
+        self.number = 0
+        self.peers: Sequence[str] = ()
+        """Of an ensemble: a line of the configuration for each member, this one as `number`."""
 
     @property
     def address(self) -> str:
         """The connect string, once it was started."""
         return f"127.0.0.1:{self.port}"
 
-    @property
-    def log(self) -> Path:
-        return self.data / "zookeeper.log"
-
-    @property
-    def child(self) -> ChildProcess:
-        """Its process, once it was started."""
-        if self._child is None:
-            raise StartFailed(f"ZooKeeper in {self.data} was not started")
-        return self._child
-
-    @property
-    def pid(self) -> int:
-        return self.child.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self._child is not None and self._child.is_running
-
-    def start(self) -> None:
-        """Returns when it serves. A free port that another process takes meanwhile is replaced."""
-        chooses_port = self.port == 0
-        for attempt in range(1, PORT_ATTEMPTS + 1):
-            self.launch()
-            try:
-                self.wait_until_serving()
-                return
-            except StartFailed as error:
-                self.kill()
-                if "Address already in use" not in self.child.output():
-                    raise
-                if not chooses_port or attempt == PORT_ATTEMPTS:
-                    raise self._port_in_use() from error
-                self.port = 0
-
     def launch(self) -> None:
-        """Starts the process and does not wait: what starts several at once needs the two apart."""
+        """Start the process and do not wait. Raises AddressTaken, JavaNotFound, MissingExtra."""
         java = find_java()
         classpath = zookeeper_classpath(self.config.jars)
         if self.port and not port_is_free(self.port):
-            raise self._port_in_use()
+            raise AddressTaken(
+                f"port {self.port} for ZooKeeper is in use: choose another, or 0 for a free one"
+            )
         self.port = self.port or free_port()
         self.data.mkdir(parents=True, exist_ok=True)
         configuration = self.data / "zoo.cfg"
         configuration.write_text(self._configuration())
-        if self._peers:
-            (self.data / "myid").write_text(f"{self._id}\n")
-        command = [str(java.executable), *self._java_options(), "-cp", classpath]
-        main = "quorum.QuorumPeerMain" if self._peers else "ZooKeeperServerMain"
-        command += [f"org.apache.zookeeper.server.{main}", str(configuration)]
-        self._child = ChildProcess(f"ZooKeeper on port {self.port}", command, self.log)
-        self._child.start()
-
-    def wait_until_serving(self, timeout: float = START_TIMEOUT) -> None:
-        self.child.wait_until(lambda: self.mode() or None, timeout)
+        if self.peers:
+            (self.data / "myid").write_text(f"{self.number}\n")
+        main = "quorum.QuorumPeerMain" if self.peers else "ZooKeeperServerMain"
+        self.command = (
+            *(str(java.executable), *self._java_options(), "-cp", classpath),
+            *(f"org.apache.zookeeper.server.{main}", str(configuration)),
+        )
+        self.name = f"ZooKeeper on port {self.port}"
+        super().launch()
 
     def is_ready(self) -> bool:
         return self.mode() is not None
@@ -149,43 +104,6 @@ class EmbeddedZooKeeper:
             return ""
         return answer.decode("utf-8", "replace")
 
-    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
-        if self._child is not None:
-            self._child.stop(timeout)
-
-    def kill(self) -> None:
-        if self._child is not None:
-            self._child.kill()
-
-    def pause(self) -> None:
-        """Stop the process (SIGSTOP): connections stay open without answers."""
-        self.child.pause()
-
-    def resume(self) -> None:
-        self.child.resume()
-
-    def restart(self) -> None:
-        """Starts it again on the same data and port, after a kill or not."""
-        self.stop()
-        self.start()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def join_ensemble(self, peers: Sequence[str], number: int) -> None:
-        """Makes it a member of an ensemble; before it is started. Caller: ZooKeeperEnsemble."""
-        self._peers = tuple(peers)
-        self._id = number
-
-    def _port_in_use(self) -> AddressTaken:
-        return AddressTaken(
-            f"port {self.port} for ZooKeeper is in use: choose another, or 0 for a free one"
-        )
-
     def _configuration(self) -> str:
         lines = [
             f"dataDir={self.data}",
@@ -199,8 +117,8 @@ class EmbeddedZooKeeper:
             "autopurge.snapRetainCount=3",
             "autopurge.purgeInterval=1",
         ]
-        if self._peers:
-            lines += ["initLimit=20", "syncLimit=10", *self._peers]
+        if self.peers:
+            lines += ["initLimit=20", "syncLimit=10", *self.peers]
         return "\n".join(lines) + "\n"
 
     def _java_options(self) -> list[str]:
@@ -221,69 +139,29 @@ class EmbeddedZooKeeper:
         ]
 
 
-class ZooKeeperEnsemble:
-    """Several servers that agree by majority, each as an `EmbeddedZooKeeper` in `servers`; or one alone.
+def make_ensemble(data: Path, count: int, config: ZooKeeperConfig) -> list[EmbeddedZooKeeper]:
+    """Make servers that agree by majority, or one alone. With a port given, the second has the next one."""
+    return [
+        EmbeddedZooKeeper(
+            data / f"zookeeper-{number}",
+            replace(config, port=config.port + number - 1 if config.port else 0),
+        )
+        for number in range(1, count + 1)
+    ]
 
-    With a port given, the first has that one, the second the next one, and so on.
-    Faults are done to the members: `ensemble.servers[0].kill()`, `ensemble.leader().pause()`.
-    """
 
-    def __init__(self, data: Path, servers: int = 3, config: ZooKeeperConfig | None = None) -> None:
-        config = config or ZooKeeperConfig()
-        self.servers = [
-            EmbeddedZooKeeper(
-                data / f"zookeeper-{number}",
-                replace(config, port=config.port + number - 1 if config.port else 0),
-            )
-            for number in range(1, servers + 1)
-        ]
-
-    @property
-    def address(self) -> str:
-        """The connect string that names them all."""
-        return ",".join(server.address for server in self.servers)
-
-    def start(self) -> None:
-        """Returns when all serve."""
-        if len(self.servers) == 1:
-            self.servers[0].start()
-            return
+def start_ensemble(servers: Sequence[EmbeddedZooKeeper], undo: ExitStack) -> None:
+    """Return when all serve; `undo` is given what stops them."""
+    if len(servers) > 1:
         peers = [
             f"server.{number}=127.0.0.1:{free_port()}:{free_port()}"
-            for number in range(1, len(self.servers) + 1)
+            for number in range(1, len(servers) + 1)
         ]
-        for number, server in enumerate(self.servers, start=1):
-            server.join_ensemble(peers, number)
-        with ExitStack() as undo:
-            for server in self.servers:
-                undo.callback(server.kill)
-                server.launch()
-            for server in self.servers:
-                server.wait_until_serving()
-            undo.pop_all()
-
-    def leader(self, timeout: float = START_TIMEOUT) -> EmbeddedZooKeeper:
-        """The server that leads, waiting for an election if there is none."""
-        deadline = time.monotonic() + timeout
-        while True:
-            expired = time.monotonic() >= deadline
-            for server in self.servers:
-                if server.is_running and server.mode() == "leader":
-                    return server
-            if expired:
-                raise StartFailed(f"the ensemble {self.address} has no leader")
-            time.sleep(0.05)
-
-    def stop(self) -> None:
-        """Kills all but one alone, which nothing waits for: what was answered is on disk."""
-        if len(self.servers) == 1:
-            self.servers[0].stop()
-        for server in reversed(self.servers):
-            server.kill()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        for number, server in enumerate(servers, start=1):
+            server.peers, server.number = peers, number
+    for server in servers:
+        # Nothing waits for one of several: what was answered is on disk.
+        undo.callback(server.kill if len(servers) > 1 else server.stop)
+        server.launch()
+    for server in servers:
+        server.wait_until_ready()

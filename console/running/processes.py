@@ -7,104 +7,56 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Self
 
 import msgspec
 
-from folkmoot.console.running.children import ChildProcess, StartFailed, free_port, port_is_free
-from folkmoot.console.running.embedded import EmbeddedZooKeeper, ZooKeeperConfig, ZooKeeperEnsemble
+from folkmoot.console.running.children import (
+    STOP_TIMEOUT,
+    ChildProcess,
+    Server,
+    StartFailed,
+    free_port,
+    port_is_free,
+)
+from folkmoot.console.running.embedded import (
+    EmbeddedZooKeeper,
+    ZooKeeperConfig,
+    make_ensemble,
+    start_ensemble,
+)
 from folkmoot.protocol.errors import ConfigError, DirectoryLocked
 
-# Longer than a session of a broker that was killed may outlive it.
-START_TIMEOUT = 60.0
-STOP_TIMEOUT = 20.0
 LOCK_NAME = "cluster.lock"
 PORTS_NAME = "ports.json"
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 FOLKMOOT = (sys.executable, "-m", "folkmoot.console.main")
 
 
-class ServerProcess:
-    """A server of ours in a process of its own.
-
-    It is ready when it has said so. The verbs `kill`, `pause`, `resume` and `restart` are there for
-    faults. One thread at a time uses it.
-    """
+class ServerProcess(Server):
+    """A server of ours in a process of its own; it is ready when it has said so."""
 
     def __init__(self, name: str, words: Sequence[str], log: Path, ready: str) -> None:
         """`words` of our command line; its output goes to `log`; `ready`: the pattern of the line that
         says that it is ready."""
         # Its ready line must be in the file at once, not when a buffer is full.
-        environment = {"PYTHONUNBUFFERED": "1"}
-        self.child = ChildProcess(name, [*FOLKMOOT, *words], log, environment)
+        super().__init__(name, [*FOLKMOOT, *words], log, {"PYTHONUNBUFFERED": "1"})
         self._pattern = re.compile(ready, re.MULTILINE)
-        self._ready_match: re.Match[str] | None = None
-
-    @property
-    def pid(self) -> int:
-        return self.child.pid
-
-    @property
-    def is_running(self) -> bool:
-        return self.child.is_running
-
-    def start(self) -> None:
-        """Returns when it is ready."""
-        self.launch()
-        self.wait_until_ready()
-
-    def launch(self) -> None:
-        """Starts the process and does not wait."""
-        self._ready_match = None
-        self.child.start()
-
-    def wait_until_ready(self, timeout: float = START_TIMEOUT) -> None:
-        self._ready_match = self.child.wait_until(self._find_ready_line, timeout)
 
     def is_ready(self) -> bool:
-        self._ready_match = self._find_ready_line()
-        return self._ready_match is not None
+        return self._ready_line() is not None
 
-    def stop(self) -> None:
+    def stop(self, timeout: float = STOP_TIMEOUT) -> int | None:
         """Orderly; anything but exit code 0 is an error. It may have ended already."""
         if not self.is_running:
-            return
-        code = self.child.stop(STOP_TIMEOUT)
+            return self.exit_code
+        code = super().stop(timeout)
         if code != 0:
-            raise self.child.failure(f"did not stop in order, exit code {code}")
+            raise self.failure(f"did not stop in order, exit code {code}")
+        return code
 
-    def kill(self) -> None:
-        self.child.kill()
-
-    def pause(self) -> None:
-        self.child.pause()
-
-    def resume(self) -> None:
-        self.child.resume()
-
-    def restart(self) -> None:
-        """Starts it again on the same data, after a kill or not."""
-        self.stop()
-        self.start()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.stop()
-        else:
-            self.kill()
-
-    def _find_ready_line(self) -> re.Match[str] | None:
-        return self._pattern.search(self.child.output())
+    def _ready_line(self) -> re.Match[str] | None:
+        return self._pattern.search(self.output())
 
 
 class BrokerProcess(ServerProcess):
@@ -117,7 +69,6 @@ class BrokerProcess(ServerProcess):
         zookeeper: str,
         listeners: Sequence[str] = (),
         session_timeout: float | None = None,
-        default_replicas: int = 1,
         options: Sequence[str] = (),
     ) -> None:
         """`options` are further words of the command."""
@@ -129,8 +80,6 @@ class BrokerProcess(ServerProcess):
             words += ["--listeners", ",".join(listeners)]
         if session_timeout is not None:
             words += ["--session-timeout", f"{session_timeout:g}"]
-        if default_replicas != 1:
-            words += ["--default-replicas", str(default_replicas)]
         words += options
         log = self.data.with_name(f"{self.data.name}.log")
         super().__init__(f"broker {broker_id}", words, log, rf"^broker {broker_id} ready (.+)$\n")
@@ -138,11 +87,8 @@ class BrokerProcess(ServerProcess):
     @property
     def listeners(self) -> dict[str, str]:
         """The advertised address of each listener by its name, once it is ready."""
-        return (
-            {}
-            if self._ready_match is None
-            else dict(re.findall(r"(\S+?)=(\S+)", self._ready_match[1]))
-        )
+        found = self._ready_line()
+        return {} if found is None else dict(re.findall(r"(\S+?)=(\S+)", found[1]))
 
     @property
     def address(self) -> str:
@@ -152,7 +98,7 @@ class BrokerProcess(ServerProcess):
     @property
     def metrics(self) -> str | None:
         """The address of its metrics, if it serves them."""
-        found = re.search(r"^metrics at (\S+)$", self.child.output(), re.MULTILINE)
+        found = re.search(r"^metrics at (\S+)$", self.output(), re.MULTILINE)
         return None if found is None else found[1]
 
 
@@ -164,19 +110,19 @@ class RegistryProcess(ServerProcess):
     ) -> None:
         """`options` are further words of the command. Port 0 is a free one."""
         words = ["registry", "--zookeeper", zookeeper, "--port", str(port), *options]
-        super().__init__("registry", words, log, r"^registry at (https?://(\S+))$\n")
+        super().__init__("registry", words, log, r"^registry at (https?://\S+)$\n")
 
     @property
     def url(self) -> str:
         """http://host:port, once it is ready."""
-        assert self._ready_match is not None
-        return self._ready_match[1]
+        found = self._ready_line()
+        assert found is not None
+        return found[1]
 
     @property
     def address(self) -> str:
         """host:port, once it is ready."""
-        assert self._ready_match is not None
-        return self._ready_match[2]
+        return self.url.partition("://")[2]
 
 
 class EmbeddedCluster:
@@ -271,7 +217,7 @@ class EmbeddedCluster:
         for broker in self.brokers:
             broker.launch()
         if self.registry is not None:
-            stack.callback(self.registry.child.stop, STOP_TIMEOUT)
+            stack.callback(ChildProcess.stop, self.registry)
             self.registry.launch()
             self.registry.wait_until_ready()
         for broker in self.brokers:
@@ -296,12 +242,10 @@ class EmbeddedCluster:
                 f"{self.directory} has the data of {stored_count} ZooKeeper servers, of which each must be "
                 f"there: start {stored_count}, or use another directory"
             )
-        ensemble = ZooKeeperEnsemble(self.directory, stored_count or self._zookeepers or 1, config)
-        for server in ensemble.servers:
+        self.servers = make_ensemble(self.directory, stored_count or self._zookeepers or 1, config)
+        for server in self.servers:
             server.port = server.port or self._previous_port(server.data.name)
-        stack.callback(ensemble.stop)
-        ensemble.start()
-        self.servers = ensemble.servers
+        start_ensemble(self.servers, stack)
         self._ports |= {server.data.name: server.port for server in self.servers}
 
     def _make_registry(self, port: int) -> RegistryProcess:
@@ -315,7 +259,7 @@ class EmbeddedCluster:
         port = self._first_port + number - 1 if self._first_port else 0
         port = port or self._previous_port(name) or free_port()
         self._ports[name] = port
-        options = [*self._log_options]
+        options = [*self._log_options, "--default-replicas", str(self._default_replicas)]
         if self._first_metrics_port is not None:
             first = self._first_metrics_port
             options += ["--metrics-port", str(first + number - 1 if first else 0)]
@@ -325,7 +269,6 @@ class EmbeddedCluster:
             self.zookeeper,
             listeners=[f"client=127.0.0.1:{port}"],
             session_timeout=self._session_timeout,
-            default_replicas=self._default_replicas,
             options=options,
         )
 
@@ -342,10 +285,9 @@ class EmbeddedCluster:
     def _stop_brokers(self) -> None:
         """Signal all at once, then one after the other those that still run."""
         for broker in self.brokers:
-            if broker.is_running:
-                broker.child.terminate()
+            broker.terminate()
         for broker in reversed(self.brokers):
-            broker.child.stop(STOP_TIMEOUT)
+            ChildProcess.stop(broker)
 
     def _lock_directory(self, stack: ExitStack) -> None:
         try:

@@ -9,8 +9,9 @@ from threading import Lock
 from typing import Protocol
 
 from folkmoot.console.running.children import StartFailed
-from folkmoot.console.running.embedded import EmbeddedZooKeeper, ZooKeeperConfig, ZooKeeperEnsemble
+from folkmoot.console.running.embedded import EmbeddedZooKeeper, ZooKeeperConfig
 from tests.chaos.settings import Settings
+from tests.servers import ZooKeeperEnsemble
 
 ARCHIVE_PATIENCE = 60.0
 PATIENCE = 60.0
@@ -79,7 +80,7 @@ def _start(server: EmbeddedZooKeeper) -> None:
 @contextmanager
 def children(folder: Path, settings: Settings) -> Iterator[Ensemble]:
     tick = ZooKeeperConfig(fsync=False, tick_time=settings.tick)
-    with ZooKeeperEnsemble(folder, 3, tick) as ensemble:
+    with ZooKeeperEnsemble(folder, tick) as ensemble:
         _share_classes(ensemble, folder.parent / "zookeeper.jsa")
         yield ChildEnsemble(ensemble)
 

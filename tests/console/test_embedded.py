@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from folkmoot.console.running.children import StartFailed, free_port
-from folkmoot.console.running.embedded import EmbeddedZooKeeper, ZooKeeperConfig, ZooKeeperEnsemble
-from folkmoot.protocol.errors import AddressTaken, ConfigError
+from folkmoot.console.running.children import StartFailed
+from folkmoot.console.running.embedded import EmbeddedZooKeeper, ZooKeeperConfig
+from folkmoot.protocol.errors import AddressTaken
 from tests.processes import state
-from tests.servers import FOR_TESTS
+from tests.servers import FOR_TESTS, ZooKeeperEnsemble
 from tests.waiting import eventually
 
 
@@ -80,19 +80,6 @@ def test_a_taken_port_is_one_clear_error(tmp_path: Path) -> None:
             server.start()
 
 
-def test_a_port_taken_while_the_server_starts_is_replaced_if_it_was_free_to_choose(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        taken = other.getsockname()[1]
-        ports = iter([taken, free_port()])
-        monkeypatch.setattr("folkmoot.console.running.embedded.free_port", lambda: next(ports))
-        monkeypatch.setattr("folkmoot.console.running.embedded.port_is_free", lambda port: True)
-        with EmbeddedZooKeeper(tmp_path, FOR_TESTS) as server:
-            assert server.port != taken
-            eventually(lambda: server.mode() == "standalone")
-
-
 def test_another_zookeeper_on_the_port_is_not_taken_for_ours(
     zookeeper: EmbeddedZooKeeper, tmp_path: Path
 ) -> None:
@@ -105,14 +92,6 @@ def test_a_server_that_fails_to_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "version-2").write_text("a file where the server wants a directory")
     with pytest.raises(StartFailed, match=r"ZooKeeper on port \d+ ended .*version-2.*log: "):
         EmbeddedZooKeeper(tmp_path).start()
-
-
-@pytest.mark.parametrize(
-    "options", [{"port": -1}, {"port": 65_536}, {"tick_time": 0.0}, {"max_session_timeout": 0.5}]
-)
-def test_options_out_of_range_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ConfigError):
-        ZooKeeperConfig(**options)  # type: ignore[arg-type]
 
 
 def test_the_server_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
@@ -134,7 +113,7 @@ def test_the_server_dies_when_its_parent_is_killed(tmp_path: Path) -> None:
 
 
 def test_an_ensemble_elects_a_new_leader_and_keeps_what_was_written(tmp_path: Path) -> None:
-    with ZooKeeperEnsemble(tmp_path, config=FOR_TESTS) as ensemble:
+    with ZooKeeperEnsemble(tmp_path, FOR_TESTS) as ensemble:
 
         def modes() -> list[str]:
             return sorted(str(server.mode()) for server in ensemble.servers)

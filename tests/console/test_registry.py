@@ -90,7 +90,7 @@ def test_a_server_is_told_to_end_and_does_whatever_is_open(
     idle = connected(server, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert idle.recv(10_000).startswith(b"HTTP/1.1 200 ")
     try:
-        assert server.child.stop(DEADLINE) == 0
+        assert server.stop(DEADLINE) == 0
         assert open_ones[2].recv(10_000).startswith(b"HTTP/1.1 503 ")
     finally:
         private_zookeeper.resume()

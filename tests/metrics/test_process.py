@@ -18,12 +18,12 @@ from tests.waiting import eventually
 def test_a_broker_serves_its_pages_and_logs_json(tmp_path: Path, chroot: str) -> None:
     words = ["--metrics-port", "0", "--log-format", "json"]
     with BrokerProcess(1, tmp_path / "b", chroot, options=words) as broker:
-        found = re.search(r"^metrics at http://(\S+)/metrics$", broker.child.output(), re.MULTILINE)
+        found = re.search(r"^metrics at http://(\S+)/metrics$", broker.output(), re.MULTILINE)
         assert found is not None
         assert health(found[1], "readyz")[0] == 200
         assert Scraped(found[1])("kafka_brokers") == 1
         broker.stop()
-        lines = broker.child.output().splitlines()
+        lines = broker.output().splitlines()
     for line in lines:
         if not line.startswith(("metrics at", "broker 1 ready")):
             assert json.loads(line).keys() >= {"time", "level", "logger", "message"}

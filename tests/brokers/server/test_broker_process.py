@@ -74,7 +74,7 @@ def test_a_broker_can_be_stopped_in_order_from_anywhere(
     assert main(["broker", "stop", "1", "--zookeeper", chroot]) == 0
     assert "broker 1 has left the cluster" in capsys.readouterr().out
     eventually(lambda: not broker.is_running)
-    assert broker.child.exit_code == 0
+    assert broker.exit_code == 0
     assert (tmp_path / "b" / "notes").exists(), "the orderly stop's note"
     assert main(["broker", "stop", "1", "--zookeeper", chroot]) == 3
     assert "no broker 1 is registered" in capsys.readouterr().err
@@ -86,7 +86,7 @@ def test_ctrl_c_twice_is_one_orderly_stop(tmp_path: Path, chroot: str) -> None:
     os.kill(broker.pid, signal.SIGINT)
     os.kill(broker.pid, signal.SIGINT)
     eventually(lambda: not broker.is_running)
-    assert broker.child.exit_code == 0
+    assert broker.exit_code == 0
     assert (tmp_path / "b" / "notes").exists(), "the orderly stop's note"
 
 
@@ -145,9 +145,9 @@ def test_a_broker_whose_disk_cannot_flush_leaves_the_cluster_and_says_so_by_its_
     tmp_path: Path, chroot: str
 ) -> None:
     broker = BrokerProcess(1, tmp_path / "b", chroot, session_timeout=30.0)
-    command = broker.child.command
+    command = broker.command
     words = command[command.index("broker") :]
-    broker.child.command = (sys.executable, "-c", FAILING, str(tmp_path / "fails"), *words)
+    broker.command = (sys.executable, "-c", FAILING, str(tmp_path / "fails"), *words)
     broker.start()
     session = connect(chroot, 30.0)
     topic = execute(session, topics.create("t", 1, [1], {"durability": "fsync"}))
@@ -159,14 +159,14 @@ def test_a_broker_whose_disk_cannot_flush_leaves_the_cluster_and_says_so_by_its_
         (tmp_path / "fails").touch()
         peer.ask(Api.PRODUCE, request, [make_batch(b"b")])
         eventually(lambda: not broker.is_running)
-    assert broker.child.exit_code == 6
+    assert broker.exit_code == 6
     assert execute(session, brokers.live()) == {}, "it has left; nobody waits for its session"
     session.close()
 
 
 def test_a_broker_has_no_guardian_if_it_shall_not(tmp_path: Path, chroot: str) -> None:
     broker = BrokerProcess(1, tmp_path / "b", chroot)
-    broker.child.command += ("--no-guardian",)
+    broker.command += ("--no-guardian",)
     broker.start()
     assert children(broker.pid) == []
     broker.stop()

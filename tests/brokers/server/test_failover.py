@@ -97,7 +97,7 @@ def test_a_broker_that_is_stopped_hands_over_before_it_goes(scene: Scene) -> Non
         eventually(lambda: scene.leaders() and scene.is_whole(), 30.0)
         broker = scene.broker(number)
         broker.stop()
-        if "partitions get other leaders only after" in broker.child.output():
+        if "partitions get other leaders only after" in broker.output():
             slow += 1  # that it waits for some seconds only is right, whoever stood still meanwhile
         else:
             left = scene.leaders()

@@ -194,8 +194,7 @@ def test_nothing_acknowledged_is_lost_doubled_or_moved_when_brokers_are_killed_a
             scene.disturb(how)
     assert not finish(load, chroot, PARTITIONS)
     cuts = sum(
-        broker.child.log.read_bytes().count(b": cut from offset")
-        for broker in scene.cluster.brokers
+        broker.log.read_bytes().count(b": cut from offset") for broker in scene.cluster.brokers
     )
     figures = {
         "kills": scene.kills,
