@@ -106,7 +106,7 @@ def _with_size(context: Context, case: str, size: int) -> Measure:
         sent, read = _once(context, peer, 12, path, count)
         return {
             (f"{verb}: {case}", NAMES[peer]): Sample(
-                value=each.rate * size / 1e6, facts={"records/s": each.rate, **each.facts()}
+                value=each.rate * size / 1e6, facts={"records/s": each.rate, **each.facts}
             )
             for verb, each in (("produce", sent), ("consume", read))
         }

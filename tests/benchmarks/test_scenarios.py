@@ -97,7 +97,7 @@ def test_a_run_in_which_something_failed_fails_and_keeps_the_rest(
     (found,) = Report.read(output).scenarios
     assert found.failed == ["a part: ZeroDivisionError: division by zero"]
     assert found.notes == ["Kept."]
-    assert "FAILED: a part" in capsys.readouterr().out
+    assert "failed: a part" in capsys.readouterr().out
 
 
 def test_schemas_are_measured_on_flights_of_which_columns_and_single_values_are_the_same() -> None:
