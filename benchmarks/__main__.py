@@ -19,13 +19,11 @@ from typing import Final
 from benchmarks import machine, report
 from benchmarks.environment import BENCH
 from benchmarks.harness import FULL, QUICK, SMOKE, Context, Scale
-from benchmarks.peers import ALL, FolkmootPeer, Peer, Unavailable
+from benchmarks.peers import ALL, Server, Unavailable
 from benchmarks.results import Report, Results
-from folkmoot.console.running.children import StartFailed
 
 FOLDER: Final = Path(__file__).parent
 LATEST: Final = FOLDER / "results" / "latest.json"
-MAX_GB: Final = 25
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -42,7 +40,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--peers",
         metavar="NAMES",
-        help=f"only these beside Folkmoot, of {', '.join(peer.name for peer in ALL[1:])}; or none",
+        help=f"only these beside Folkmoot, of {', '.join(peer.system for peer in ALL[1:])}; or none",
     )
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="where the JSON goes (default: results/)"
@@ -80,24 +78,19 @@ def run(args: argparse.Namespace, arguments: Sequence[str]) -> int:
     if args.rounds:
         scale = replace(scale, rounds=args.rounds)
     names = args.scenarios or scenarios()
-    if scale.name == "full":
-        announce(names)
-    present, missing = prepare_peers("none" if args.smoke else args.peers)
-    for reason in missing.values():
-        print(f"skipped {reason}", flush=True)
     new_report = Report(
         when=now(),
         command=" ".join(["python -m benchmarks", *arguments]),
         machine=machine.facts(),
-        versions=machine.versions(present.values()),
-        missing=missing,
+        versions={},
     )
+    present = prepare_peers(new_report, "none" if args.smoke else args.peers)
     output = args.output or (LATEST if scale.name == "full" else None)
     failed = run_all(new_report, names, present, scale, output)
     has_charts = any(results.charts for results in new_report.scenarios)
     if output is not None and scale.name != "smoke" and has_charts:
         report.draw(output)
-    print(report.terminal(new_report))
+    report.show(new_report)
     for name in failed:
         print(f"failed: {name}, see above", file=sys.stderr)
     return 1 if failed else 0
@@ -107,26 +100,12 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def announce(names: Sequence[str]) -> None:
-    """Says what a full run takes, before it begins: what it took the last time."""
-    last = report.load_earlier(LATEST)
-    for results in last.scenarios if last else ():
-        if results.name in names:
-            print(f"{results.name} took {report.duration(results.seconds)} the last time")
-    free = shutil.disk_usage(BENCH).free / 1e9
-    print(f"up to {MAX_GB} GB on disk below {BENCH}, where {free:.0f} GB are free", flush=True)
-
-
 @contextmanager
 def exclusive_run() -> Iterator[None]:
     """One run at a time: two would measure each other. What it or a killed one leaves is removed."""
     BENCH.mkdir(exist_ok=True)
     with (BENCH / "lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("waiting for another run of the benchmarks to end", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         remove_work()
         try:
             yield
@@ -142,7 +121,7 @@ def remove_work() -> None:
 def run_all(
     new_report: Report,
     names: Sequence[str],
-    peers: dict[str, Peer],
+    peers: dict[str, type[Server]],
     scale: Scale,
     output: Path | None,
 ) -> list[str]:
@@ -166,37 +145,22 @@ def run_all(
     return failed
 
 
-def prepare_peers(requested: str | None) -> tuple[dict[str, Peer], dict[str, str]]:
-    """The peers that can be run here, Folkmoot first, and why the others cannot."""
+def prepare_peers(report: Report, requested: str | None) -> dict[str, type[Server]]:
+    """The systems that can be run here, Folkmoot first; the report gets their versions, or the reason."""
     names = None if requested is None else {"folkmoot", *requested.replace(",", " ").split()}
-    present: dict[str, Peer] = {}
-    missing: dict[str, str] = {}
-    for kind in ALL:
-        if names is not None and kind.name not in names:
-            continue
-        peer = kind()
-        try:
-            peer.prepare()
-            if not isinstance(peer, FolkmootPeer):
-                try_out(peer)
-            present[peer.name] = peer
-        except Unavailable as reason:
-            missing[peer.name] = f"{peer.title}: {reason}"
-    return present, missing
+    present: dict[str, type[Server]] = {}
+    for peer in ALL:
+        if names is None or peer.system in names:
+            try:
+                report.versions[peer.title] = peer.prepare()
+                present[peer.system] = peer
+            except Unavailable as reason:
+                report.missing[peer.system] = f"{peer.title}: {reason}"
+                print(f"skipped {report.missing[peer.system]}", flush=True)
+    return present
 
 
-def try_out(peer: Peer) -> None:
-    """Starts a server and stops it: better known now than in the middle. Raises Unavailable."""
-    BENCH.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="work-try-", dir=BENCH) as folder:
-        try:
-            with peer.server(Path(folder) / peer.name):
-                pass
-        except StartFailed as error:
-            raise Unavailable(str(error)) from error
-
-
-def measure_scenario(name: str, peers: dict[str, Peer], scale: Scale) -> Results:
+def measure_scenario(name: str, peers: dict[str, type[Server]], scale: Scale) -> Results:
     """One scenario, in this process: its servers and clients are others."""
     module = import_module(f"benchmarks.bench_{name}")
     print(f"== {module.TITLE}", flush=True)

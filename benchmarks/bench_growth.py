@@ -22,7 +22,6 @@ GROUP_PARTITIONS: Final = 16
 WARM: Final = 20_000
 NAMES: Final = {"folkmoot": "Folkmoot", "kafka": "Kafka (confluent-kafka)"}
 EXPECTED: Final = 600_000
-LEAST_SHARE: Final = 0.2
 MOST_BYTES: Final = 250_000_000
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "folkmoot": {},
@@ -37,11 +36,10 @@ Measure = Callable[[str], Mapping[Part, Sample]]
 def run(context: Context) -> None:
     results = context.results
     smoke = context.scale.name == "smoke"
-    paces: dict[str, float] = {}
     for number in PARTITIONS[:1] if smoke else PARTITIONS:
         case = f"{number:,} partition{'s' if number > 1 else ''}"
         peers = list(NAMES) if number <= KAFKAS_PARTITIONS else ["folkmoot"]
-        _compare(context, case, _with_partitions(context, case, number, paces), peers)
+        _compare(context, case, _with_partitions(context, case, number), peers)
     for size in SIZES[:1] if smoke else SIZES:
         case = f"{size:,} B"
         _compare(context, case, _with_size(context, case, size))
@@ -76,16 +74,12 @@ def _compare(
         context.add(*part, unit, samples)
 
 
-def _with_partitions(context: Context, case: str, number: int, paces: dict[str, float]) -> Measure:
-    """`paces` has how fast each peer was with fewer partitions: it gets no more to do than it can."""
-    most = max(1_000, int(EXPECTED * context.scale.seconds))
-    records = context.records.get("unique", most)
+def _with_partitions(context: Context, case: str, number: int) -> Measure:
+    count = max(1_000, int(EXPECTED * context.scale.seconds))
+    records = context.records.get("unique", count)
 
     def measure(peer: str) -> Mapping[Part, Sample]:
-        target_count = paces.get(peer, EXPECTED) * context.scale.seconds
-        count = int(min(most, max(target_count, most * LEAST_SHARE)))
         sent, read = _once(context, peer, number, records.path, count)
-        paces[peer] = sent.rate
         return {
             (f"produce: {case}", NAMES[peer]): rate_of(sent),
             (f"consume: {case}", NAMES[peer]): rate_of(read),
@@ -106,7 +100,7 @@ def _with_size(context: Context, case: str, size: int) -> Measure:
         sent, read = _once(context, peer, 12, path, count)
         return {
             (f"{verb}: {case}", NAMES[peer]): Sample(
-                value=each.rate * size / 1e6, facts={"records/s": each.rate, **each.facts()}
+                value=each.rate * size / 1e6, facts={"records/s": each.rate, **each.facts}
             )
             for verb, each in (("produce", sent), ("consume", read))
         }

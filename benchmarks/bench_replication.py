@@ -20,7 +20,6 @@ from typing import Any, Final
 from benchmarks.harness import JIT_WARM_UP_RECORDS, Context, Sample, settle
 from benchmarks.measuring import cpu_seconds
 from benchmarks.peers.clusters import BROKERS, Cluster, FolkmootCluster, KafkaCluster
-from benchmarks.peers.kafka import KafkaPeer
 from benchmarks.programs import Program
 from folkmoot.brokers.storage.files.cluster_facts import topic_in
 from folkmoot.coordination.cluster import reassignments
@@ -88,9 +87,7 @@ class _Cases:
             self.clusters[OURS] = ours
             with ExitStack() as stack:
                 if context.has("kafka"):
-                    peer = context.peers["kafka"]
-                    assert isinstance(peer, KafkaPeer)
-                    theirs = KafkaCluster(context.work / "kafka-3", peer.python, peer.jars)
+                    theirs = KafkaCluster(context.work / "kafka-3")
                     self.clusters[KAFKA] = stack.enter_context(theirs)
                 context.attempt("throughput", self.throughput)
                 context.attempt("fsync_latency", self.fsync_latency)
@@ -159,9 +156,8 @@ class _Cases:
         with self._topic(cluster, PARTITIONS, fsync=fsync) as topic:
             more: dict[str, Any] = {"how": how, "acks": "all", "warm": 10_000}
             written = cluster.produce(topic, records.path, records.count, **more)
-        facts = written.facts()
-        cpu_facts = {name: facts[name] for name in ("client CPU", "server CPU")}
-        return Sample(value=written.rate, facts=cpu_facts)
+        facts = {name: written.facts[name] for name in ("client CPU", "server CPU")}
+        return Sample(value=written.rate, facts=facts)
 
     def fsync(self, cluster: FolkmootCluster) -> None:
         measure = {COLUMNS: partial(self._rate, OURS, "columns", fsync=True)}

@@ -83,9 +83,7 @@ def _prepare_server(
     context: Context, name: str, partitions: int
 ) -> Iterator[tuple[FolkmootServer, str]]:
     """A server of its own with a topic, its broker stopped after it has led all of its partitions."""
-    server = context.fresh_server("folkmoot", name)
-    assert isinstance(server, FolkmootServer)
-    with server:
+    with FolkmootServer(context.work / f"folkmoot-{name}") as server:
         server.create_topic(TOPIC, partitions)
         with server.connected() as session:
             topic = execute(session, topics.read(TOPIC))

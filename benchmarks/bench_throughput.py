@@ -7,12 +7,13 @@ The cases that targets name are measured in all rounds, the others in two rounds
 read in every way, the others in one; Kafka's own tools take part where they may be at their fastest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
-from benchmarks import throughput_summary
+from benchmarks import throughput_summary as names
 from benchmarks.harness import Context, Part, Sample, WrongCount, rate_of
 from benchmarks.peers import kafka_tools
 from benchmarks.peers.kafka import KafkaServer
@@ -23,11 +24,11 @@ from folkmoot.producers.appender import IMPLEMENTATION
 TITLE: Final = "Throughput: records a second, one producer or one consumer"
 
 # Records a second that are expected at most, to choose how many make a measurement of the wanted
-# length. A contender that is slower in the round that warms up is given fewer from then on.
+# length.
 EXPECTED: Final = {"folkmoot": 1_600_000, "kafka": 800_000, "redis": 150_000, "nats": 25_000}
 BYTES: Final = {"small": 100, "unique": 100, "large": 1000, "flights": 330}
 LEAST: Final = 4_000
-LEAST_SHARE: Final = 0.25
+WARM_UP_SHARE: Final = 0.25
 WARM: Final = 20_000
 
 
@@ -72,44 +73,33 @@ class Contender:
     name: str
     peer: str
     how: str = ""
-    reads: Sequence[tuple[str, str]] = ()  # name and `how` of each
+    reads: Mapping[str, str]  # the `how` of each by name
 
 
 SEND: Final = Contender(
-    name="Folkmoot send()",
+    name=names.SEND,
     peer="folkmoot",
     how="send",
-    reads=[("Folkmoot, record by record", "records"), ("Folkmoot poll()", "poll")],
+    reads={names.RECORDS: "records", names.POLL: "poll"},
 )
 COLUMNS: Final = Contender(
-    name="Folkmoot send_batch(), lists",
-    peer="folkmoot",
-    how="columns",
-    reads=[("Folkmoot batches(), columns", "columns")],
+    name=names.LISTS, peer="folkmoot", how="columns", reads={names.COLUMNS: "columns"}
 )
 ARROW: Final = Contender(
-    name="Folkmoot send_batch(), Arrow",
-    peer="folkmoot",
-    how="arrow",
-    reads=[("Folkmoot arrow()", "arrow")],
+    name=names.ARROW, peer="folkmoot", how="arrow", reads={names.ARROW_IN: "arrow"}
 )
 CONFLUENT: Final = Contender(
-    name="confluent-kafka produce()",
+    name=names.CONFLUENT_OUT,
     peer="kafka",
     how="produce",
-    reads=[("confluent-kafka consume(10000)", "consume"), ("confluent-kafka poll()", "poll")],
+    reads={names.CONFLUENT_IN: "consume", "confluent-kafka poll()": "poll"},
 )
-JVM: Final = Contender(
-    name="Kafka's ProducerPerformance (Java)",
-    peer="kafka",
-    how="java",
-    reads=[("Kafka's ConsumerPerformance (Java)", "java")],
-)
+JVM: Final = Contender(name=names.JAVA_OUT, peer="kafka", how="java", reads={names.JAVA_IN: "java"})
 REDIS: Final = Contender(
-    name="Redis XADD, pipelined", peer="redis", reads=[("Redis XREADGROUP, XACK", "")]
+    name="Redis XADD, pipelined", peer="redis", reads={"Redis XREADGROUP, XACK": ""}
 )
 NATS: Final = Contender(
-    name="NATS publish_async()", peer="nats", reads=[("NATS fetch(1000), ack", "")]
+    name="NATS publish_async()", peer="nats", reads={"NATS fetch(1000), ack": ""}
 )
 
 CASES: Final[Sequence[tuple[Case, Sequence[Contender]]]] = (
@@ -128,10 +118,9 @@ def run(context: Context) -> None:
     results = context.results
     results.notes.append(f"Folkmoot's appender: {IMPLEMENTATION}.")
     shorter = {"smoke": 1, "quick": 2}
-    paces: dict[str, float] = {}
     for number, (case, contenders) in enumerate(CASES[: shorter.get(context.scale.name)]):
         present = {
-            each.name: partial(_once, context, case, each, paces)
+            each.name: partial(_once, context, case, each)
             for each in contenders
             if context.has(each.peer)
         }
@@ -142,19 +131,14 @@ def run(context: Context) -> None:
             for (case_name, producer), samples in samples_by_part.items():
                 if case_name.startswith(verb):
                     context.add(case_name, producer, "records/s", samples)
-    throughput_summary.add(results, CASES[0][0].text)
+    names.add(results, CASES[0][0].text)
 
 
-def _once(
-    context: Context, case: Case, contender: Contender, paces: dict[str, float]
-) -> dict[Part, Sample]:
-    """A new topic, filled once and read back in each way, then deleted.
-
-    `paces` has how many records of 100 bytes a second each is known to write.
-    """
-    count = _count(context, case, contender.peer, paces.get(contender.name))
+def _once(context: Context, case: Case, contender: Contender) -> dict[Part, Sample]:
+    """A new topic, filled once and read back in each way, then deleted."""
+    count = _count(context, case, contender.peer)
     if context.is_warming_up:
-        count = max(LEAST, int(count * LEAST_SHARE))
+        count = max(LEAST, int(count * WARM_UP_SHARE))
     server = context.server(contender.peer)
     topic = context.new_topic(contender.peer, case.partitions)
     records = context.records.get(case.records, _count(context, case, "folkmoot"))
@@ -174,7 +158,7 @@ def _once(
         written = server.produce(topic, records.path, count, **more)
     ratio = (keys + values) / server.stored_bytes(topic)
     found = {(f"produce: {case.text}", contender.name): rate_of(written, compression=ratio)}
-    for name, how in contender.reads if case.headline else contender.reads[:1]:
+    for name, how in islice(contender.reads.items(), None if case.headline else 1):
         if how == "java":
             assert isinstance(server, KafkaServer)
             read = kafka_tools.consume(server, topic, count)
@@ -183,17 +167,13 @@ def _once(
         _check(name, read, count, values)
         found[f"consume: {case.text}", name] = rate_of(read)
     server.delete_topic(topic)
-    if context.is_warming_up:
-        paces[contender.name] = written.rate
     return found
 
 
-def _count(context: Context, case: Case, peer: str, pace: float | None = None) -> int:
-    """How many records take the wanted time, at the pace that was seen or at what is expected."""
+def _count(context: Context, case: Case, peer: str) -> int:
+    """How many records take the wanted time, at the pace that is expected."""
     factor = 100 / BYTES[case.records] if peer != "nats" else 1
-    most = EXPECTED[peer] * context.scale.seconds * factor
-    target = most if pace is None else pace * context.scale.seconds * factor
-    return max(LEAST, int(min(most, max(target, most * LEAST_SHARE))))
+    return max(LEAST, int(EXPECTED[peer] * context.scale.seconds * factor))
 
 
 def _check(name: str, read: Outcome, count: int, value_bytes: int) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final, Self, TypeVar
 
-from benchmarks.peers import Peer, Server
+from benchmarks.peers import Server
 from benchmarks.programs import Outcome
 from benchmarks.records import RecordSets
 from benchmarks.results import Better, Cell, Results
@@ -75,7 +75,7 @@ Part = tuple[str, str]
 
 def rate_of(outcome: Outcome, **more: float) -> Sample:
     """Records a second, with the client's and the servers' use beside it."""
-    return Sample(value=outcome.rate, facts={**outcome.facts(), **more})
+    return Sample(value=outcome.rate, facts={**outcome.facts, **more})
 
 
 class Context:
@@ -87,7 +87,7 @@ class Context:
     """
 
     def __init__(
-        self, peers: Mapping[str, Peer], scale: Scale, results: Results, work: Path
+        self, peers: Mapping[str, type[Server]], scale: Scale, results: Results, work: Path
     ) -> None:
         self.peers = peers
         self.scale = scale
@@ -104,7 +104,7 @@ class Context:
     def server(self, peer: str) -> Server:
         """The scenario's server of a peer that is there."""
         if peer not in self._servers:
-            server = self.peers[peer].server(self.work / peer)
+            server = self.peers[peer](self.work / peer)
             # Remembered first, so that it is stopped even if its start is interrupted.
             self._servers[peer] = server
             server.start()
@@ -119,10 +119,6 @@ class Context:
         server.produce(topic, records.path, records.count)
         server.consume(topic, records.count, "consume", 0)
         server.delete_topic(topic)
-
-    def fresh_server(self, peer: str, name: str) -> Server:
-        """Another one with data of its own, for the caller to start and stop."""
-        return self.peers[peer].server(self.work / f"{peer}-{name}")
 
     def new_topic(self, peer: str, partitions: int) -> str:
         """An empty topic of a name not used before."""

@@ -3,10 +3,8 @@
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from benchmarks.peers import Peer
 from benchmarks.programs import ROOT
 
 
@@ -15,7 +13,7 @@ def facts() -> dict[str, str]:
     return {
         "processor": _line_of("/proc/cpuinfo", "model name"),
         "cores": str(os.cpu_count()),
-        "memory": f"{_memory_gib():.0f} GiB",
+        "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
         "commit": commit(),
@@ -23,19 +21,11 @@ def facts() -> dict[str, str]:
     }
 
 
-def versions(peers: Iterable[Peer]) -> dict[str, Mapping[str, str]]:
-    return {peer.title: peer.versions() for peer in peers}
-
-
 def _line_of(path: str, name: str) -> str:
     for line in Path(path).read_text().splitlines():
         if line.startswith(name):
             return line.partition(":")[2].strip()
     return "unknown"
-
-
-def _memory_gib() -> float:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
 
 
 def commit() -> str:

@@ -5,27 +5,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 POLL_INTERVAL: Final = 0.05
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _CPUCLOCK_SCHED: Final = 2
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """Bytes of RAM of one process: of its own (anonymous), and with the files that it maps."""
 
-    anonymous: int = 0
-    resident: int = 0
-
-    def largest(self, other: "Memory") -> "Memory":
-        return Memory(
-            max(self.anonymous, other.anonymous),
-            max(self.resident, other.resident),
-        )
+    anonymous: int
+    resident: int
 
 
 def memory(pid: int) -> Memory:
@@ -114,46 +106,34 @@ def _kib(status: Mapping[str, str], name: str) -> int:
 
 
 class Usage:
-    """CPU seconds and peak memory of named processes between `start` and `stop`, or in a `with`.
+    """CPU seconds and memory of named processes in a `with`.
 
     A thread looks at the memory 20 times a second, which costs about a thousandth of one core; peaks
-    between two looks are missed. The caller reads `cpu` and `peaks` after `stop`.
+    between two looks are missed. The caller reads `cpu` and `peaks` after the `with`.
     """
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         self.cpu: dict[str, float] = {}
-        self.peaks: dict[str, Memory] = {}
-        self.first: dict[str, Memory] = {}
+        self.first = {name: memory(pid) for name, pid in pids.items()}
+        self.peaks = dict(self.first)
         self._pids = dict(pids)
-        self._before: dict[str, float] = {}
+        self._before = {name: cpu_seconds(pid) for name, pid in pids.items()}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="usage", daemon=True)
 
-    def start(self) -> None:
-        self.first = {name: memory(pid) for name, pid in self._pids.items()}
-        self.peaks = dict(self.first)
+    def __enter__(self) -> Self:
         self._thread.start()
-        self._before = {name: cpu_seconds(pid) for name, pid in self._pids.items()}
+        return self
 
-    def stop(self) -> None:
-        if self._stopped.is_set():
-            return
+    def __exit__(self, *_: object) -> None:
         for name, pid in self._pids.items():
             self.cpu[name] = cpu_seconds(pid) - self._before[name]
         self._stopped.set()
         self._thread.join()
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def _watch(self) -> None:
-        while True:
-            ended = self._stopped.wait(POLL_INTERVAL)
+        has_ended = False
+        while not has_ended:
+            has_ended = self._stopped.wait(POLL_INTERVAL)
             for name, pid in self._pids.items():
-                self.peaks[name] = self.peaks[name].largest(memory(pid))
-            if ended:
-                return
+                self.peaks[name] = Memory(*map(max, self.peaks[name], memory(pid)))

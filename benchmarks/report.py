@@ -8,6 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from rich.console import Console
+from rich.markdown import Markdown
+
 from benchmarks.environment import peer_python
 from benchmarks.peers import Unavailable
 from benchmarks.programs import ROOT
@@ -37,6 +40,9 @@ HEADLINE: Final = (
 )
 """Rows of the table beside Kafka: the text, and the target that has the figures."""
 
+WIDTH: Final = 160
+"""Characters of a line in a file or a pipe."""
+
 # Kept in the JSON, and left out of the tables.
 _HIDDEN: Final = ("client memory", "ZooKeeper RSS", "ZooKeeper RssAnon")
 _MARKED: Final = re.compile(r"<!-- results: (?P<name>\w+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -63,18 +69,15 @@ def order_key(name: str) -> tuple[int, str]:
     return (ORDER.index(name) if name in ORDER else len(ORDER), name)
 
 
-def terminal(report: Report) -> str:
-    lines: list[str] = []
+def show(report: Report) -> None:
+    """Print what the docs would get."""
+    lines = []
     for results in report.scenarios:
-        lines += ["", f"== {results.title} ({duration(results.seconds)})"]
-        for case, cells in by_case(results.cells):
-            lines += ["", case, *_aligned(rows_of(cells))]
-        lines += ["", *(f"* {note}" for note in results.notes)]
-        lines += [f"* FAILED: {failure}" for failure in results.failed]
+        lines += ["", f"## {results.title} ({duration(results.seconds)})", "", *_tables(results)]
     rows = target_rows(report.scenarios)
     if len(rows) > 1:
-        lines += ["", "== What was to be reached", "", *_aligned(rows)]
-    return "\n".join(lines)
+        lines += ["", "## What was to be reached", "", *_markdown(rows)]
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(Markdown("\n".join(lines)))
 
 
 def target_rows(scenarios: Iterable[Results]) -> list[list[str]]:
@@ -154,18 +157,6 @@ def _fact(name: str, value: float) -> str:
 
 def _head(fact: str) -> str:
     return f"{fact}, s/M records" if fact.endswith("CPU") else fact
-
-
-def _aligned(rows: Rows) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        first, *others = (
-            text.ljust(width) if column_index == 0 else text.rjust(width)
-            for column_index, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join(("  " + first, *others)).rstrip())
-    return lines
 
 
 def load_earlier(path: Path) -> Report | None:
@@ -298,6 +289,11 @@ def _scenario(results: Results) -> list[str]:
     lines = [f"Measured {results.when}, commit {results.commit}, in {took}.", ""]
     for chart in results.charts:
         lines += [f"![{chart.title}](../benchmarks/results/{chart.name}.svg)", ""]
+    return lines + _tables(results)
+
+
+def _tables(results: Results) -> list[str]:
+    lines = []
     for case, cells in by_case(results.cells):
         lines += [f"**{case}**", "", *_markdown(rows_of(cells)), ""]
     lines += [f"- {note}" for note in results.notes]

@@ -225,8 +225,8 @@ class Report:
     when: str
     command: str
     machine: Mapping[str, str]
-    versions: Mapping[str, Mapping[str, str]]
-    missing: Mapping[str, str] = field(default_factory=dict)
+    versions: dict[str, Mapping[str, str]]
+    missing: dict[str, str] = field(default_factory=dict)
     scenarios: list[Results] = field(default_factory=list)
 
     def write(self, path: Path) -> None:

@@ -1,11 +1,11 @@
 """The systems that are compared: how each is installed, started and stopped, and its client programs."""
 
-from benchmarks.peers.base import Peer, Server, Unavailable
-from benchmarks.peers.folkmoot import FolkmootPeer
-from benchmarks.peers.kafka import KafkaPeer
-from benchmarks.peers.nats import NatsPeer
-from benchmarks.peers.redis import RedisPeer
+from benchmarks.peers.base import Server, Unavailable
+from benchmarks.peers.folkmoot import FolkmootServer
+from benchmarks.peers.kafka import KafkaServer
+from benchmarks.peers.nats import NatsServer
+from benchmarks.peers.redis import RedisServer
 
-ALL: tuple[type[Peer], ...] = (FolkmootPeer, KafkaPeer, RedisPeer, NatsPeer)
+ALL: tuple[type[Server], ...] = (FolkmootServer, KafkaServer, RedisServer, NatsServer)
 
-__all__ = ["ALL", "FolkmootPeer", "Peer", "Server", "Unavailable"]
+__all__ = ["ALL", "Server", "Unavailable"]

@@ -20,17 +20,29 @@ TOPIC_TIMEOUT: Final = 60.0
 
 
 class Server(ABC):
-    """A running server with its data in one directory, on free ports of 127.0.0.1."""
+    """A server on this machine with its data in one new directory, on free ports of 127.0.0.1.
+
+    Its class is the system, which may be here or not: `prepare` installs what it needs, once.
+    """
 
     system: ClassVar[str]
-    """The peer's name, and that of the program of its clients, which knows the verbs."""
+    """The system's name, and that of the program of its clients, which knows the verbs."""
+    title: ClassVar[str]
     compiles_as_it_runs: ClassVar[bool] = False
     """Whether it is slow at first and should do some work before anything is measured."""
 
-    def __init__(self, directory: Path, python: str) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.python = python
+
+    @property
+    def python(self) -> str:
         """The Python in which its clients run."""
+        return environment.peer_python()
+
+    @classmethod
+    @abstractmethod
+    def prepare(cls) -> Mapping[str, str]:
+        """Install it; → the versions of the server, its clients and what they run on. Raises Unavailable."""
 
     @property
     @abstractmethod
@@ -101,14 +113,24 @@ class Server(ABC):
         self.stop()
 
 
-class SingleProcessServer(Server):
-    """A server that is one process on one port, and runs one program of Debian."""
+class DebianServer(Server):
+    """One process on one port: the program of a Debian package of its name, with clients in Python."""
 
-    def __init__(self, directory: Path, python: str, program: str) -> None:
-        super().__init__(directory, python)
+    program: ClassVar[str]
+    packages: ClassVar[Sequence[str]]
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
         self.port = free_port()
         self.data = directory / "data"
+        program = environment.debian_program(self.program, self.program)
         self._child = ChildProcess(self.system, self.command(program), directory / "server.log")
+
+    @classmethod
+    def prepare(cls) -> Mapping[str, str]:
+        path = environment.debian_program(cls.program, cls.program)
+        packages = environment.installed_versions(environment.peer_python(), cls.packages)
+        return {cls.title.split()[0]: environment.version_of(path, "--version"), **packages}
 
     @abstractmethod
     def command(self, program: str) -> Sequence[str]: ...
@@ -126,47 +148,6 @@ class SingleProcessServer(Server):
 
     def stop(self) -> None:
         self._child.stop(STOP_TIMEOUT)
-
-
-class Peer(ABC):
-    """A system that may be here or not. `prepare` installs what it needs, once."""
-
-    name: ClassVar[str]
-    title: ClassVar[str]
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """Raises Unavailable."""
-
-    @abstractmethod
-    def versions(self) -> Mapping[str, str]:
-        """Of the server, its clients and what they run on; after `prepare`."""
-
-    @abstractmethod
-    def server(self, directory: Path) -> Server:
-        """A server with a new, empty data directory; not started yet."""
-
-
-class DebianPeer(Peer):
-    """A server of a Debian package of the same name, with clients in Python."""
-
-    program: ClassVar[str]
-    packages: ClassVar[Sequence[str]]
-    server_type: ClassVar[type[SingleProcessServer]]
-
-    def prepare(self) -> None:
-        self._path = environment.debian_program(self.program, self.program)
-        self._python = environment.peer_python()
-
-    def versions(self) -> Mapping[str, str]:
-        version = environment.version_of(self._path, "--version")
-        return {
-            self.title.split()[0]: version,
-            **environment.installed_versions(self._python, self.packages),
-        }
-
-    def server(self, directory: Path) -> SingleProcessServer:
-        return self.server_type(directory, self._python, self._path)
 
 
 def greeting(port: int, request: bytes = b"") -> bytes | None:

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 import folkmoot
-from benchmarks.peers.base import Peer, Server, disk_usage
+from benchmarks.peers.base import Server, disk_usage
 from folkmoot.brokers.storage.files.cluster_facts import topic_in
 from folkmoot.console.running.java import find_java
 from folkmoot.console.running.processes import EmbeddedCluster
@@ -26,10 +26,24 @@ DELETE_TIMEOUT: Final = 30.0
 
 class FolkmootServer(Server):
     system = "folkmoot"
+    title = "Folkmoot"
 
     def __init__(self, directory: Path, brokers: int = 1) -> None:
-        super().__init__(directory, sys.executable)
+        super().__init__(directory)
         self.cluster = EmbeddedCluster(directory, brokers=brokers)
+
+    @classmethod
+    def prepare(cls) -> Mapping[str, str]:
+        """It is what runs this."""
+        return {
+            "Folkmoot": folkmoot.__version__,
+            "pyzmq": version("pyzmq"),
+            "ZooKeeper's Java": str(find_java().version),
+        }
+
+    @property
+    def python(self) -> str:
+        return sys.executable
 
     @property
     def address(self) -> str:
@@ -72,21 +86,3 @@ class FolkmootServer(Server):
     def stored_bytes(self, topic: str) -> int:
         found = (each for each in self.data.iterdir() if each.is_dir() and topic_in(each) == topic)
         return sum(disk_usage(each, ".log") for each in found)
-
-
-class FolkmootPeer(Peer):
-    name: ClassVar[str] = "folkmoot"
-    title: ClassVar[str] = "Folkmoot"
-
-    def prepare(self) -> None:
-        """It is what runs this."""
-
-    def versions(self) -> Mapping[str, str]:
-        return {
-            "Folkmoot": folkmoot.__version__,
-            "pyzmq": version("pyzmq"),
-            "ZooKeeper's Java": str(find_java().version),
-        }
-
-    def server(self, directory: Path) -> FolkmootServer:
-        return FolkmootServer(directory)

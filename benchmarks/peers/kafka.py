@@ -18,7 +18,6 @@ from benchmarks import environment
 from benchmarks.peers.base import (
     START_TIMEOUT,
     STOP_TIMEOUT,
-    Peer,
     Server,
     Unavailable,
     disk_usage,
@@ -66,16 +65,27 @@ class KafkaServer(Server):
     """One node; `clusters.py` has more of them."""
 
     system = "kafka"
+    title = f"Apache Kafka {environment.KAFKA_VERSION}"
     compiles_as_it_runs = True
     count: ClassVar[int] = 1
     heap: ClassVar[str] = HEAP
     properties: ClassVar[str] = PROPERTIES + _ALONE
 
-    def __init__(self, directory: Path, python: str, jars: Path) -> None:
-        super().__init__(directory, python)
-        self.jars = jars
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.jars = environment.kafka_jars()
         self.nodes: list[ChildProcess] = []
         self._ports: list[int] = []
+
+    @classmethod
+    def prepare(cls) -> Mapping[str, str]:
+        try:
+            java = find_java()
+        except FolkmootError as error:
+            raise Unavailable(str(error)) from error
+        packages = environment.installed_versions(environment.peer_python(), ["confluent-kafka"])
+        environment.kafka_jars()
+        return {"Apache Kafka": environment.KAFKA_VERSION, "Java": str(java.version), **packages}
 
     @property
     def address(self) -> str:
@@ -146,30 +156,3 @@ def _listens(port: int) -> bool | None:
             return True
     except OSError:
         return None
-
-
-class KafkaPeer(Peer):
-    name: ClassVar[str] = "kafka"
-    title: ClassVar[str] = f"Apache Kafka {environment.KAFKA_VERSION}"
-
-    def __init__(self) -> None:
-        self.python = ""
-        self.jars = Path()
-
-    def prepare(self) -> None:
-        try:
-            find_java()
-        except FolkmootError as error:
-            raise Unavailable(str(error)) from error
-        self.python = environment.peer_python()
-        self.jars = environment.kafka_jars()
-
-    def versions(self) -> Mapping[str, str]:
-        return {
-            "Apache Kafka": environment.KAFKA_VERSION,
-            "Java": str(find_java().version),
-            **environment.installed_versions(self.python, ("confluent-kafka",)),
-        }
-
-    def server(self, directory: Path) -> KafkaServer:
-        return KafkaServer(directory, self.python, self.jars)

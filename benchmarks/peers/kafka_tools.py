@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.peers.kafka import HEAP, KafkaServer, java_command
-from benchmarks.programs import Outcome, ProgramFailed, outcome, run_tool
+from benchmarks.programs import Outcome, Program, ProgramFailed
 
 VALUES: Final = 500_000
 PACKAGE: Final = "org.apache.kafka.tools"
@@ -63,5 +63,5 @@ def consume(server: KafkaServer, topic: str, count: int) -> Outcome:
 def _run(server: KafkaServer, tool: str, *arguments: str, count: int) -> tuple[str, Outcome]:
     where = ("--bootstrap-server", server.address)
     command = java_command(server.jars, HEAP, f"{PACKAGE}.{tool}", *where, *arguments)
-    output, usage, cpu = run_tool(command, server.directory / "clients.log", server.processes())
-    return output, outcome({"records": count, "seconds": 1.0, "cpu": cpu}, usage)
+    program = Program(command, server.directory / "clients.log")
+    return program.run_tool(server.processes(), count)

@@ -4,11 +4,14 @@ Settings, and why: its default of flushing (every two minutes, so the page cache
 replica, like the others; one stream holds all, its subjects carry the keys.
 """
 
-from benchmarks.peers.base import DebianPeer, SingleProcessServer, disk_usage, greeting
+from benchmarks.peers.base import DebianServer, disk_usage, greeting
 
 
-class NatsServer(SingleProcessServer):
+class NatsServer(DebianServer):
     system = "nats"
+    title = "NATS JetStream"
+    program = "nats-server"
+    packages = ("nats-py",)
 
     @property
     def address(self) -> str:
@@ -30,11 +33,3 @@ class NatsServer(SingleProcessServer):
 
     def stored_bytes(self, topic: str) -> int:
         return sum(disk_usage(each) for each in self.directory.rglob(f"streams/{topic}"))
-
-
-class NatsPeer(DebianPeer):
-    name = "nats"
-    title = "NATS JetStream"
-    program = "nats-server"
-    packages = ("nats-py",)
-    server_type = NatsServer

@@ -6,11 +6,14 @@ no snapshots, which would fork a copy of it in the middle of a measurement; the 
 meanwhile. One stream holds all, since Redis has no partitions and works on one thread.
 """
 
-from benchmarks.peers.base import DebianPeer, SingleProcessServer, disk_usage, greeting
+from benchmarks.peers.base import DebianServer, disk_usage, greeting
 
 
-class RedisServer(SingleProcessServer):
+class RedisServer(DebianServer):
     system = "redis"
+    title = "Redis Streams"
+    program = "redis-server"
+    packages = ("redis", "hiredis")
 
     @property
     def address(self) -> str:
@@ -40,11 +43,3 @@ class RedisServer(SingleProcessServer):
     def stored_bytes(self, topic: str) -> int:
         """The append-only file, which has all topics since the last one was deleted."""
         return disk_usage(self.data)
-
-
-class RedisPeer(DebianPeer):
-    name = "redis"
-    title = "Redis Streams"
-    program = "redis-server"
-    packages = ("redis", "hiredis")
-    server_type = RedisServer

@@ -12,12 +12,10 @@ from benchmarks import __main__ as command
 from benchmarks import throughput_summary
 from benchmarks.bench_throughput import _check
 from benchmarks.harness import SMOKE, Context, WrongCount
-from benchmarks.measuring import Memory
 from benchmarks.peers import Unavailable
-from benchmarks.peers.kafka import KafkaPeer, KafkaServer
+from benchmarks.peers.kafka import KafkaServer
 from benchmarks.programs import Outcome
-from benchmarks.results import Results
-from folkmoot.console.running.children import StartFailed
+from benchmarks.results import Report, Results
 from tests.tree import ROOT
 
 
@@ -54,38 +52,19 @@ def test_a_directory_as_output_is_a_usage_error_before_anything_is_measured(
 
 
 def test_a_peer_that_is_not_here_is_skipped_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(_peer: KafkaPeer) -> None:
+    def prepare() -> None:
         raise Unavailable("no program mvn: install it")
 
-    monkeypatch.setattr(KafkaPeer, "prepare", missing)
-    present, skipped = command.prepare_peers("kafka")
-    assert list(present) == ["folkmoot"]
-    assert skipped == {"kafka": "Apache Kafka 4.3.1: no program mvn: install it"}
-
-
-def test_a_peer_whose_server_does_not_start_is_skipped_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(_server: KafkaServer) -> None:
-        raise StartFailed("Kafka ended with exit code 1")
-
-    monkeypatch.setattr(KafkaPeer, "prepare", lambda _peer: None)
-    monkeypatch.setattr(KafkaServer, "start", fail)
-    present, skipped = command.prepare_peers("kafka")
-    assert list(present) == ["folkmoot"]
-    assert skipped == {"kafka": "Apache Kafka 4.3.1: Kafka ended with exit code 1"}
+    monkeypatch.setattr(KafkaServer, "prepare", prepare)
+    found = Report(when="", command="", machine={}, versions={})
+    assert list(command.prepare_peers(found, "kafka")) == ["folkmoot"]
+    assert found.missing == {"kafka": "Apache Kafka 4.3.1: no program mvn: install it"}
+    assert list(found.versions) == ["Folkmoot"]
 
 
 def test_a_record_that_is_missing_or_doubled_makes_a_measurement_invalid() -> None:
     def read(records: int, **reported: int) -> Outcome:
-        return Outcome(
-            records=records,
-            seconds=1.0,
-            client_cpu=0.0,
-            client_memory=Memory(),
-            client_first=Memory(),
-            reported=reported,
-        )
+        return Outcome(records=records, seconds=1.0, reported=reported)
 
     _check("a", read(10, end=10, bytes=1000), 10, 1000)
     for wrong in (read(9, end=10), read(10, end=11), read(10, end=10, bytes=999)):

@@ -23,13 +23,10 @@ def context(tmp_path: Path) -> Context:
     return Context({}, FULL, Results(name="", title=""), tmp_path)
 
 
-def test_who_was_slower_when_warming_up_sends_fewer_records(tmp_path: Path) -> None:
+def test_the_number_of_records_takes_the_wanted_time(tmp_path: Path) -> None:
     full = _count(context(tmp_path), Case(), "kafka")
     assert full == 800_000 * FULL.seconds
-    assert _count(context(tmp_path), Case(), "kafka", 5e6) == full
-    assert _count(context(tmp_path), Case(), "kafka", 400_000) == full // 2
-    assert _count(context(tmp_path), Case(), "kafka", 10) == full // 4
-    assert _count(context(tmp_path), Case(records="large"), "kafka", 400_000) == full // 20
+    assert _count(context(tmp_path), Case(records="large"), "kafka") == full // 10
 
 
 @pytest.mark.parametrize(("free", "size"), [(25, 10), (24, 9), (10, 4)])
@@ -97,7 +94,7 @@ def test_a_run_in_which_something_failed_fails_and_keeps_the_rest(
     (found,) = Report.read(output).scenarios
     assert found.failed == ["a part: ZeroDivisionError: division by zero"]
     assert found.notes == ["Kept."]
-    assert "FAILED: a part" in capsys.readouterr().out
+    assert "failed: a part" in capsys.readouterr().out
 
 
 def test_schemas_are_measured_on_flights_of_which_columns_and_single_values_are_the_same() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-import benchmarks.peers.kafka
 from benchmarks import environment
-from benchmarks.peers.base import Unavailable
+from benchmarks.peers import Unavailable
+from benchmarks.peers.kafka import KafkaServer
 from folkmoot.producers.producer import Producer
 from tests.spark_apps.queries import LONG, Scene
 from tests.tree import ROOT
@@ -62,10 +62,9 @@ print("\\n" + json.dumps({
 
 
 def through_kafka(directory: Path, topic: str) -> dict[str, Any]:
-    kafka = benchmarks.peers.kafka.KafkaPeer()
     try:
         python, jars = environment.kafka_spark()
-        kafka.prepare()
+        KafkaServer.prepare()
     except Unavailable as reason:
         if os.environ.get("FOLKMOOT_REQUIRE_FOREIGN") == "1":
             raise
@@ -75,7 +74,7 @@ def through_kafka(directory: Path, topic: str) -> dict[str, Any]:
         for key, value, *where, headers in RECORDS
     ]
     told = json.dumps(hexed, default=bytes.decode)
-    server = kafka.server(directory)
+    server = KafkaServer(directory)
     server.start()
     try:
         server.create_topic(topic, 2)
