@@ -35,6 +35,7 @@ SILENT_FOR: Final = 10.0
 
 _Bytes = bytes | bytearray | memoryview
 _SOFTWARE = "folkmoot-python"
+_NO_EVENTS: Final[Mapping[int, int]] = {}
 
 
 class SupportsFileno(Protocol):
@@ -179,7 +180,12 @@ class Connections:
             raise Overloaded(f"{MAX_IN_FLIGHT} requests to broker {address} wait for an answer")
         number = next(self._ids)
         envelope = wire.encode_request(api, number, self._client_id, request)
-        _check_sizes(envelope, payloads)
+        for payload in payloads:
+            if len(payload) > wire.MAX_FRAME_BYTES:
+                raise BatchTooLarge(
+                    f"a batch of {len(payload)} bytes exceeds the limit of {wire.MAX_FRAME_BYTES} bytes "
+                    "per frame"
+                )
         now = time.monotonic()
         deadline = now + timeout
         started = _Request(number, api, request, (envelope, payloads), now, deadline, expect_reply)
@@ -208,20 +214,19 @@ class Connections:
             self._watch(wake)
         now = time.monotonic()
         end = now + timeout
+        self._catch_up(now)
         while True:
-            self._catch_up(now)
             until = 0.0 if self._replies else max(0.0, min(end, self._due) - now)
             events = dict(self._poller.poll(ceil(until * 1000)))
-            self._read_ready(events)
             now = time.monotonic()
+            self._catch_up(now, events)
             if self._replies or self._wake_descriptor in events or now >= end:
                 replies, self._replies = self._replies, []
                 return replies
 
     def handle_events(self, events: Mapping[int, int]) -> list[Reply]:
         """The replies that have come, after the owner's poller has found these events; never waits."""
-        self._read_ready(events)
-        self._catch_up(time.monotonic())
+        self._catch_up(time.monotonic(), events)
         replies, self._replies = self._replies, []
         return replies
 
@@ -284,15 +289,13 @@ class Connections:
         if wake is not None:
             self._poller.register(self._wake_descriptor, select.POLLIN)
 
-    def _read_ready(self, events: Mapping[int, int]) -> None:
-        """Read the connections that have news."""
+    def _catch_up(self, now: float, events: Mapping[int, int] = _NO_EVENTS) -> None:
+        """Read the connections that have news, do all that is due, and read those whose news the poller
+        may miss."""
         for descriptor in events:
             peer = self._by_descriptor.get(descriptor)
             if peer is not None and peer.connection is not None:
                 self._receive(peer, monitor=descriptor == peer.connection.monitor_descriptor)
-
-    def _catch_up(self, now: float) -> None:
-        """Do all that is due, and read connections whose news the poller may miss."""
         if now >= self._due:
             for peer in list(self._peers.values()):
                 self._advance(peer, now)
@@ -378,7 +381,8 @@ class Connections:
         while unsent:
             request = unsent[0]
             if request.frames is not None:
-                error = self._adapt(connection, request)
+                is_older = request.api in connection.older or request.api in connection.refused
+                error = self._adapt(connection, request) if is_older else None
                 if error is not None:
                     self._finish(peer, request, error)
                 elif connection.try_send(*request.frames):
@@ -476,20 +480,3 @@ class Connections:
         self._replies.append(
             Reply(number, peer.address, request.api, response, error, payloads or [], sent)
         )
-
-
-def _check_sizes(envelope: bytes, payloads: Sequence[_Bytes]) -> None:
-    if len(envelope) > wire.MAX_ENVELOPE_BYTES:
-        raise InvalidRequest(
-            f"a request of {len(envelope)} bytes exceeds {wire.MAX_ENVELOPE_BYTES}: name fewer partitions"
-        )
-    if len(payloads) >= wire.MAX_FRAMES:
-        raise InvalidRequest(
-            f"{len(payloads)} batches in one request, at most {wire.MAX_FRAMES - 1}"
-        )
-    for payload in payloads:
-        size = memoryview(payload).nbytes
-        if size > wire.MAX_FRAME_BYTES:
-            raise BatchTooLarge(
-                f"a batch of {size} bytes exceeds the limit of {wire.MAX_FRAME_BYTES} bytes per frame"
-            )
