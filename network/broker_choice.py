@@ -40,7 +40,7 @@ class BrokerChoice:
         self.metadata_error: FolkmootError | None = None
         """Why there is no metadata, or None."""
         self.failed: dict[str, None] = {}
-        """The addresses that have failed, in order."""
+        """The addresses that have failed, in order. One that answers is taken out."""
         self.late: Collection[str] = ()
         """The addresses of brokers that owe answers."""
         self.discover = discover
@@ -119,9 +119,6 @@ class BrokerChoice:
     def avoid(self, address: str) -> None:
         """This broker is not reachable."""
         self.failed.setdefault(address)
-
-    def answered(self, address: str) -> None:
-        self.failed.pop(address, None)
 
     def succeeded(self) -> None:
         """There is metadata."""

@@ -35,6 +35,7 @@ SILENT_FOR: Final = 10.0
 
 _Bytes = bytes | bytearray | memoryview
 _SOFTWARE = "folkmoot-python"
+_NO_EVENTS: Final[Mapping[int, int]] = {}
 
 
 class SupportsFileno(Protocol):
@@ -105,6 +106,34 @@ class _Peer:
         return self.deadline if self.connection.is_ready else min(self.deadline, self.connect_by)
 
 
+class _Watched:
+    """The descriptors that a poller watches: two of each connection, and one that wakes the owner."""
+
+    def __init__(self, poller: "select.poll") -> None:
+        self.poller = poller
+        self.peers: dict[int, _Peer] = {}
+        self.wake: SupportsFileno | None = None
+        self.wake_descriptor = -1
+
+    def add(self, peer: _Peer, connection: Connection) -> None:
+        for descriptor in connection.descriptor, connection.monitor_descriptor:
+            self.poller.register(descriptor, select.POLLIN)
+            self.peers[descriptor] = peer
+
+    def remove(self, connection: Connection) -> None:
+        """Before it is closed: its numbers may soon belong to other files."""
+        for descriptor in connection.descriptor, connection.monitor_descriptor:
+            self.poller.unregister(descriptor)
+            del self.peers[descriptor]
+
+    def set_wake(self, wake: SupportsFileno | None) -> None:
+        if self.wake is not None:
+            self.poller.unregister(self.wake_descriptor)
+        self.wake, self.wake_descriptor = wake, -1 if wake is None else wake.fileno()
+        if wake is not None:
+            self.poller.register(self.wake_descriptor, select.POLLIN)
+
+
 class Connections:
     """The connections of one client to any number of brokers.
 
@@ -126,23 +155,13 @@ class Connections:
     One thread owns it, `close` included.
     """
 
-    def __init__(
-        self,
-        client_id: str,
-        *,
-        connect_timeout: float = CONNECT_TIMEOUT,
-        poller: "select.poll | None" = None,
-    ) -> None:
+    def __init__(self, client_id: str, *, poller: "select.poll | None" = None) -> None:
         """With a `poller` of its own the owner calls `handle_events` instead of `poll`."""
         self._client_id = client_id
-        self._connect_timeout = connect_timeout
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._closed = False
-        self._poller = select.poll() if poller is None else poller
-        self._wake: SupportsFileno | None = None
-        self._wake_descriptor = -1
+        self._watched = _Watched(select.poll() if poller is None else poller)
         self._peers: dict[str, _Peer] = {}
-        self._by_descriptor: dict[int, _Peer] = {}
         # Sockets that were used since they were read: the poller may miss their news.
         self._unread: set[_Peer] = set()
         self._due = inf
@@ -179,7 +198,12 @@ class Connections:
             raise Overloaded(f"{MAX_IN_FLIGHT} requests to broker {address} wait for an answer")
         number = next(self._ids)
         envelope = wire.encode_request(api, number, self._client_id, request)
-        _check_sizes(envelope, payloads)
+        for payload in payloads:
+            if len(payload) > wire.MAX_FRAME_BYTES:
+                raise BatchTooLarge(
+                    f"a batch of {len(payload)} bytes exceeds the limit of {wire.MAX_FRAME_BYTES} bytes "
+                    "per frame"
+                )
         now = time.monotonic()
         deadline = now + timeout
         started = _Request(number, api, request, (envelope, payloads), now, deadline, expect_reply)
@@ -204,24 +228,23 @@ class Connections:
         """
         if self._closed:
             raise ClosedError("the connections are closed")
-        if wake is not self._wake:
-            self._watch(wake)
+        if wake is not self._watched.wake:
+            self._watched.set_wake(wake)
         now = time.monotonic()
         end = now + timeout
+        self._catch_up(now)
         while True:
-            self._catch_up(now)
             until = 0.0 if self._replies else max(0.0, min(end, self._due) - now)
-            events = dict(self._poller.poll(ceil(until * 1000)))
-            self._read_ready(events)
+            events = dict(self._watched.poller.poll(ceil(until * 1000)))
             now = time.monotonic()
-            if self._replies or self._wake_descriptor in events or now >= end:
+            self._catch_up(now, events)
+            if self._replies or self._watched.wake_descriptor in events or now >= end:
                 replies, self._replies = self._replies, []
                 return replies
 
     def handle_events(self, events: Mapping[int, int]) -> list[Reply]:
         """The replies that have come, after the owner's poller has found these events; never waits."""
-        self._read_ready(events)
-        self._catch_up(time.monotonic())
+        self._catch_up(time.monotonic(), events)
         replies, self._replies = self._replies, []
         return replies
 
@@ -256,14 +279,11 @@ class Connections:
     def close(self, *, linger: float = 0.0) -> None:
         """Drop all connections and replies. Sent messages have `linger` seconds to leave."""
         self._closed = True
-        # In the owner's poller their numbers may soon belong to other files.
-        for descriptor in self._by_descriptor:
-            self._poller.unregister(descriptor)
         for peer in self._peers.values():
             if peer.connection is not None:
+                self._watched.remove(peer.connection)
                 peer.connection.close(linger)
         self._peers.clear()
-        self._by_descriptor.clear()
         self._unread.clear()
         self._replies.clear()
         if self._context is not None:
@@ -277,22 +297,13 @@ class Connections:
 
     # -- waiting ------------------------------------------------------------------------------------
 
-    def _watch(self, wake: SupportsFileno | None) -> None:
-        if self._wake is not None:
-            self._poller.unregister(self._wake_descriptor)
-        self._wake, self._wake_descriptor = wake, -1 if wake is None else wake.fileno()
-        if wake is not None:
-            self._poller.register(self._wake_descriptor, select.POLLIN)
-
-    def _read_ready(self, events: Mapping[int, int]) -> None:
-        """Read the connections that have news."""
+    def _catch_up(self, now: float, events: Mapping[int, int] = _NO_EVENTS) -> None:
+        """Read the connections that have news, do all that is due, and read those whose news the poller
+        may miss."""
         for descriptor in events:
-            peer = self._by_descriptor.get(descriptor)
+            peer = self._watched.peers.get(descriptor)
             if peer is not None and peer.connection is not None:
                 self._receive(peer, monitor=descriptor == peer.connection.monitor_descriptor)
-
-    def _catch_up(self, now: float) -> None:
-        """Do all that is due, and read connections whose news the poller may miss."""
         if now >= self._due:
             for peer in list(self._peers.values()):
                 self._advance(peer, now)
@@ -309,7 +320,7 @@ class Connections:
             self._time_out(peer, now)
         if peer.connection is not None:
             if not peer.connection.is_ready and peer.connect_by <= now:
-                self._break(peer, f"it did not answer within {self._connect_timeout:g} s")
+                self._break(peer, f"it did not answer within {CONNECT_TIMEOUT:g} s")
         elif peer.requests and peer.retry_at <= now:
             self._connect(peer, now)
 
@@ -338,10 +349,8 @@ class Connections:
         except zmq.ZMQError as error:
             self._break(peer, str(error))  # as for too many open files
             return
-        for descriptor in connection.descriptor, connection.monitor_descriptor:
-            self._poller.register(descriptor, select.POLLIN)
-            self._by_descriptor[descriptor] = peer
-        peer.connect_by = now + self._connect_timeout
+        self._watched.add(peer, connection)
+        peer.connect_by = now + CONNECT_TIMEOUT
         peer.hello_id = next(self._ids)
         try:
             connection.open(ipv6=peer.is_ipv6)
@@ -358,9 +367,7 @@ class Connections:
         connection, peer.connection = peer.connection, None
         if connection is not None:
             peer.is_ipv6 ^= not connection.is_ready
-            for descriptor in connection.descriptor, connection.monitor_descriptor:
-                self._poller.unregister(descriptor)
-                del self._by_descriptor[descriptor]
+            self._watched.remove(connection)
             connection.close()
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(peer.failures, 10))
         peer.retry_at = time.monotonic() + pause * random.uniform(0.8, 1.2)
@@ -378,7 +385,8 @@ class Connections:
         while unsent:
             request = unsent[0]
             if request.frames is not None:
-                error = self._adapt(connection, request)
+                is_older = request.api in connection.older or request.api in connection.refused
+                error = self._adapt(connection, request) if is_older else None
                 if error is not None:
                     self._finish(peer, request, error)
                 elif connection.try_send(*request.frames):
@@ -476,20 +484,3 @@ class Connections:
         self._replies.append(
             Reply(number, peer.address, request.api, response, error, payloads or [], sent)
         )
-
-
-def _check_sizes(envelope: bytes, payloads: Sequence[_Bytes]) -> None:
-    if len(envelope) > wire.MAX_ENVELOPE_BYTES:
-        raise InvalidRequest(
-            f"a request of {len(envelope)} bytes exceeds {wire.MAX_ENVELOPE_BYTES}: name fewer partitions"
-        )
-    if len(payloads) >= wire.MAX_FRAMES:
-        raise InvalidRequest(
-            f"{len(payloads)} batches in one request, at most {wire.MAX_FRAMES - 1}"
-        )
-    for payload in payloads:
-        size = memoryview(payload).nbytes
-        if size > wire.MAX_FRAME_BYTES:
-            raise BatchTooLarge(
-                f"a batch of {size} bytes exceeds the limit of {wire.MAX_FRAME_BYTES} bytes per frame"
-            )

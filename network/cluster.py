@@ -49,6 +49,37 @@ class ClusterConfig(ClientConfig, Protocol):
     def listener(self) -> str: ...
 
 
+class _ProducerId:
+    """The producer id that a cluster's owner waits for: a broker is asked for it, one at a time."""
+
+    def __init__(self) -> None:
+        self.is_needed = False
+        self.number: int | None = None
+        self.asking = -1
+        """The number of the request under way."""
+        self.ask_at = -inf
+        self.error: FolkmootError | None = None
+        """Why no broker has given one yet."""
+
+    def take(self) -> int | None:
+        """The id, if it is there; else it is needed from now on."""
+        number, self.number = self.number, None
+        self.is_needed = number is None
+        return number
+
+    def due(self) -> float:
+        """When to ask for one that is needed."""
+        return self.ask_at if self.asking < 0 else inf
+
+    def handle(self, reply: Reply) -> None:
+        self.asking = -1
+        if reply.error is None:
+            self.number, self.is_needed, self.ask_at = reply.response.producer_id, False, -inf
+        elif str(self.error) != str(reply.error):
+            _log.warning("no producer id yet: %s", reply.error)
+        self.error = reply.error
+
+
 class Cluster:
     """`Connections` that know the leaders of partitions.
 
@@ -98,13 +129,7 @@ class Cluster:
         self._clock = clock
         self._asking = -1
         """The number of the metadata request under way."""
-        self._asking_id = -1
-        """The number of the request for a producer id under way."""
-        self._needs_id = False
-        self._id: int | None = None
-        self._id_at = -inf
-        self.producer_id_error: FolkmootError | None = None
-        """Why no broker has given a producer id yet."""
+        self._producer_id = _ProducerId()
         self._look_at = -inf
         self.version = 0
         """Grows with each change of known brokers or topics."""
@@ -144,9 +169,12 @@ class Cluster:
 
     def producer_id(self) -> int | None:
         """A unique producer id. None while a broker is asked for it: poll, then call again."""
-        number, self._id = self._id, None
-        self._needs_id = number is None
-        return number
+        return self._producer_id.take()
+
+    @property
+    def producer_id_error(self) -> FolkmootError | None:
+        """Why no broker has given a producer id yet."""
+        return self._producer_id.error
 
     def report_damage(
         self, address: str, partition: TopicPartition, topic_id: str, offset: int
@@ -165,9 +193,9 @@ class Cluster:
         try:
             if (self._connections.owed or self._choice.late) and self._look_at <= now:
                 self._check_silence(now)
-            if self._metadata.due() <= now:
+            if self._metadata.pace.due() <= now:
                 self._ask(now)
-            if self._needs_id and self._asking_id < 0 and self._id_at <= now:
+            if self._producer_id.is_needed and self._producer_id.due() <= now:
                 self._ask_for_id(now)
             wait = min(timeout, max(0.0, self._due() - now))
             replies = []
@@ -176,13 +204,13 @@ class Cluster:
                     self._handle_metadata(reply)
                     continue
                 self._learn(reply)
-                if reply.correlation_id == self._asking_id:
-                    self._handle_id(reply)
+                if reply.correlation_id == self._producer_id.asking:
+                    self._producer_id.handle(reply)
                 else:
                     replies.append(reply)
             return replies
         except BaseException:  # an illegible node, or Ctrl-C: an answer may be lost with it
-            self._asking = self._asking_id = -1
+            self._asking = self._producer_id.asking = -1
             self._metadata.fail(self._clock())
             raise
 
@@ -191,8 +219,10 @@ class Cluster:
         return min(self._due(), self._connections.next_event())
 
     def _due(self) -> float:
-        id_at = self._id_at if self._needs_id and self._asking_id < 0 else inf
-        return min(self._metadata.due(), id_at, self._look_at if self._connections.owed else inf)
+        id_at = self._producer_id.due() if self._producer_id.is_needed else inf
+        return min(
+            self._metadata.pace.due(), id_at, self._look_at if self._connections.owed else inf
+        )
 
     def close(self, *, linger: float = 0.0) -> None:
         """As `Connections.close`."""
@@ -231,22 +261,14 @@ class Cluster:
 
     def _ask_for_id(self, now: float) -> None:
         """Ask any known broker; where there is none, `metadata_error` has the reason."""
-        self._id_at = now + ID_PAUSE
+        self._producer_id.ask_at = now + ID_PAUSE
         address = self._choice.reachable()
         if address is not None:
             request, wait = InitProducerIdRequest(), self._choice.wait()
             with suppress(RetriableError):
-                self._asking_id = self.send(address, Api.INIT_PRODUCER_ID, request, timeout=wait)
-
-    def _handle_id(self, reply: Reply) -> None:
-        self._asking_id = -1
-        if isinstance(reply.error, RequestTimeout):
-            self._choice.timed_out()
-        if reply.error is None:
-            self._id, self._needs_id, self._id_at = reply.response.producer_id, False, -inf
-        elif str(self.producer_id_error) != str(reply.error):
-            _log.warning("no producer id yet: %s", reply.error)
-        self.producer_id_error = reply.error
+                self._producer_id.asking = self.send(
+                    address, Api.INIT_PRODUCER_ID, request, timeout=wait
+                )
 
     def _handle_metadata(self, reply: Reply) -> None:
         now, self._asking = self._clock(), -1
@@ -255,7 +277,7 @@ class Cluster:
             if not (is_too_large and self._metadata.ask_for_less(now)):
                 self._fail(reply.address, reply.error)
             return
-        self._choice.answered(reply.address)
+        self._choice.failed.pop(reply.address, None)
         names = {name for broker in reply.response.brokers for name in broker.listeners}
         if names and self._listener not in names:
             self._metadata.fail(now)
@@ -267,7 +289,7 @@ class Cluster:
         self._metadata.update(reply.response, now)
         self._leaderless.update(self._metadata.leaderless(), now)
         self._choice.succeeded()
-        self._id_at = -inf
+        self._producer_id.ask_at = -inf
         if self.version != self._metadata.version:
             self.version, self._look_at = self._metadata.version, -inf
 
@@ -280,8 +302,10 @@ class Cluster:
             self._metadata.expire()
             if isinstance(reply.error, BrokerUnreachable):
                 self._choice.avoid(reply.address)
+            elif reply.correlation_id == self._producer_id.asking:
+                self._choice.timed_out()
         elif reply.error is None and reply.response is not None:
-            self._choice.answered(reply.address)
+            self._choice.failed.pop(reply.address, None)
             for result in getattr(reply.response, "results", ()):
                 if result.error in _MISPLACED:
                     partition = TopicPartition(result.topic, result.partition)

@@ -34,12 +34,57 @@ class _Topic(NamedTuple):
     leaders: list[_Leader]
 
 
+class Pace:
+    """When the next request for metadata is due: see `Metadata`. No clock."""
+
+    def __init__(self) -> None:
+        self.is_expired = False
+        self.not_before = -inf
+        self._is_in_flight = False
+        self._answered_at = -inf
+        self._unhelpful = 0.0
+
+    def due(self) -> float:
+        """The time of the next request."""
+        if self._is_in_flight:
+            return inf
+        if self.is_expired:
+            return self.not_before
+        return max(self.not_before, self._answered_at + MAX_AGE)
+
+    def begin(self, now: float) -> None:
+        self._is_in_flight = True
+        self._pause(now)
+
+    def fail(self, now: float) -> None:
+        self._is_in_flight, self.is_expired = False, True
+        self._unhelpful += 1
+        self._pause(now)
+
+    def answered(self, now: float) -> None:
+        self._is_in_flight, self._answered_at = False, now
+
+    def judge(self, *, helped: bool, exists: bool) -> None:
+        """Take the whole answer in. A topic that exists has a leader soon: then the pauses grow by a fifth,
+        else they double."""
+        self.is_expired = not helped
+        self._unhelpful = 0.0 if helped else self._unhelpful + (0.25 if exists else 1.0)
+
+    def again(self, now: float) -> None:
+        """The next request follows at once: this one named too many topics, or not all."""
+        self._is_in_flight, self.not_before = False, now
+
+    def _pause(self, now: float) -> None:
+        growth: float = 2 ** min(self._unhelpful, 10)
+        self.not_before = now + min(LONGEST_PAUSE, FIRST_PAUSE * growth)
+
+
 class Metadata:
     """The known brokers and wanted topics, and when to ask again. No I/O, no clock.
 
     It is *due*
 
-    - when it is older than `max_age`, after `expire`, and after a look-up of an unknown partition;
+    - when it is older than MAX_AGE, after `expire`, and after a look-up of an unknown partition;
     - while a wanted topic is not known, or the leader or an in-sync replica of one of its partitions;
     - for STALE_FOR after a leader has said that it is none, unless an answer brings a change.
 
@@ -56,9 +101,9 @@ class Metadata:
     `version` grows with each change of known brokers or topics. One thread may call.
     """
 
-    def __init__(self, listener: str = "client", max_age: float = MAX_AGE) -> None:
+    def __init__(self, listener: str = "client") -> None:
         self._listener = listener
-        self._max_age = max_age
+        self.pace = Pace()
         self._brokers: dict[int, str] = {}
         self._racks: dict[int, str] = {}
         self._topics: dict[str, _Topic] = {}
@@ -68,11 +113,6 @@ class Metadata:
         self._next: list[str] = []
         """The wanted topics that the next request names."""
         self._at_a_time = MAX_ENTRIES
-        self._expired = False
-        self._is_in_flight = False
-        self._answered_at = -inf
-        self._not_before = -inf
-        self._unhelpful = 0.0
         self._stale_leaders: dict[TopicPartition, tuple[int, float]] = {}
         """Partitions whose leader has said that it is none: its epoch, and until when that counts."""
         self.version = 0
@@ -172,8 +212,8 @@ class Metadata:
             self._wanted.add(topic)
             if self._next:
                 self._next.append(topic)
-            self._expired = True
-            self._not_before = -inf  # pauses for missing topics do not delay a new one
+            self.pace.is_expired = True
+            self.pace.not_before = -inf  # pauses for missing topics do not delay a new one
 
     def forget(self, topic: str) -> None:
         """Stop wanting this topic."""
@@ -183,46 +223,34 @@ class Metadata:
 
     def expire(self) -> None:
         """Ask again soon: something has proven wrong, or a broker is gone."""
-        self._expired = True
-
-    def due(self) -> float:
-        """The time of the next request."""
-        if self._is_in_flight:
-            return inf
-        if self._expired:
-            return self._not_before
-        return max(self._not_before, self._answered_at + self._max_age)
+        self.pace.is_expired = True
 
     # -- requests and answers -----------------------------------------------------------------------
 
     def ask(self, now: float) -> MetadataRequest:
         """The request to send now; `update`, `fail` or `ask_for_less` follows."""
-        self._is_in_flight = True
-        self._pause(now)
+        self.pace.begin(now)
         topics = self._next or sorted(self._wanted)
         self._next = topics[self._at_a_time :]
         return MetadataRequest(topics[: self._at_a_time])
 
     def fail(self, now: float) -> None:
         """The request was not answered, or there was no broker to send it to."""
-        self._is_in_flight = False
-        self._expired = True
+        self.pace.fail(now)
         self._next = []
-        self._unhelpful += 1
-        self._pause(now)
 
     def ask_for_less(self, now: float) -> bool:
         """The answer would have been too large. False if the request named one topic."""
-        self._is_in_flight, self._not_before, self._next = False, now, []
+        self.pace.again(now)
+        self._next = []
         can_be_less = self._at_a_time > 1
         self._at_a_time = max(1, min(self._at_a_time, len(self._wanted)) // 2)
         return can_be_less
 
     def update(self, response: MetadataResponse, now: float) -> None:
         """Take an answer in."""
-        self._is_in_flight = False
         self.answers += 1
-        self._answered_at = now
+        self.pace.answered(now)
         brokers = {
             broker.broker_id: broker.listeners[self._listener]
             for broker in response.brokers
@@ -237,19 +265,16 @@ class Metadata:
         for topic in response.topics:
             self._update_topic(topic, now)
         if self._next:
-            self._expired, self._not_before = True, now
+            self.pace.is_expired = True
+            self.pace.again(now)
             return
         self._stale_leaders = {
             partition: (epoch, until)
             for partition, (epoch, until) in self._stale_leaders.items()
             if now < until and self._epoch(partition) == epoch
         }
-        self._expired = not self._is_complete() or bool(self._stale_leaders)
-        # A topic that exists has a leader soon: then the pauses grow by a fifth, else they double.
-        exists = self._topics.keys() >= self._wanted
-        self._unhelpful += 0.25 if exists else 1.0
-        if not self._expired:
-            self._unhelpful = 0.0
+        helped = self._is_complete() and not self._stale_leaders
+        self.pace.judge(helped=helped, exists=self._topics.keys() >= self._wanted)
 
     def refused(
         self, partition: TopicPartition, address: str, leader: BrokerInfo | None, now: float
@@ -258,7 +283,7 @@ class Metadata:
 
         Its word counts only if it is the known leader: metadata of a newer epoch may be better.
         """
-        self._expired = True
+        self.expire()
         known = self._topics.get(partition.topic)
         if known is None or partition.partition >= len(known.leaders):
             return
@@ -312,7 +337,3 @@ class Metadata:
             )
             for topic in self._wanted
         )
-
-    def _pause(self, now: float) -> None:
-        growth: float = 2 ** min(self._unhelpful, 10)
-        self._not_before = now + min(LONGEST_PAUSE, FIRST_PAUSE * growth)

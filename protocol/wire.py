@@ -77,10 +77,12 @@ def encode_request(
     """Return the envelope of `request` in this version (None: the highest).
 
     Raises UnsupportedVersion if an older version lacks a field that the request sets, InvalidRequest if it
-    does not allow a value.
+    does not allow a value, or if the envelope is too large.
     """
     spec = APIS[api]
-    if version is not None and version != spec.highest:
+    if version is None:
+        version = spec.highest
+    if version != spec.highest:
         name, decoder, _ = _requests[api, spec.highest]
         wanted = _decode(name, decoder, _pack(request))
         older = _converted(name, spec.versions[version][0], wanted)
@@ -89,8 +91,13 @@ def encode_request(
                 f"version {version} of {api.name} cannot ask for what version {spec.highest} does: "
                 "upgrade the broker"
             )
-        return _pack((api, version, correlation_id, client_id, older))
-    return _pack((api, spec.highest, correlation_id, client_id, request))
+        request = older
+    envelope = _pack((api, version, correlation_id, client_id, request))
+    if len(envelope) > MAX_ENVELOPE_BYTES:
+        raise InvalidRequest(
+            f"a request of {len(envelope)} bytes exceeds {MAX_ENVELOPE_BYTES}: name fewer partitions"
+        )
+    return envelope
 
 
 def decode_envelope(frame: _Bytes) -> RequestEnvelope:
@@ -177,7 +184,8 @@ def response_body(api: Api, envelope: ResponseEnvelope, version: int | None = No
     if envelope.error:
         raise from_wire(envelope.error, envelope.message)
     name, decoder, newest = _responses[api, APIS[api].highest if version is None else version]
-    return _converted(name, newest, _decode(name, decoder, envelope.body))
+    response = _decode(name, decoder, envelope.body)
+    return response if type(response) is newest else _converted(name, newest, response)
 
 
 def _converted(what: str, kind: type[Any], message: Any) -> Any:

@@ -135,7 +135,7 @@ def test_an_error_that_the_broker_answers_is_raised_as_its_class() -> None:
 
 def test_nobody_listening_fails_everything_in_flight_at_once() -> None:
     address = unused_address()
-    with Connections("me", connect_timeout=60.0) as connections:
+    with Connections("me") as connections:
         ids = [connections.send(address, Api.METADATA, ASK) for _ in range(3)]
         replies = collect(connections, 3)
         assert [reply.correlation_id for reply in replies] == ids
@@ -146,7 +146,7 @@ def test_nobody_listening_fails_everything_in_flight_at_once() -> None:
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", "no such host:1"])
 def test_an_address_that_is_none_is_a_typed_error(address: str) -> None:
-    with Connections("me", connect_timeout=2.0) as connections:
+    with Connections("me") as connections:
         connections.send(address, Api.METADATA, ASK)
         (reply,) = collect(connections, 1)
         assert isinstance(reply.error, BrokerUnreachable)
@@ -286,11 +286,11 @@ def test_an_api_that_the_broker_does_not_know_is_refused_and_others_are_not() ->
         assert answered.error is None
 
 
-def test_a_broker_that_does_not_greet_is_unreachable_within_the_connect_timeout() -> None:
-    with (
-        StubBroker(metadata) as broker,
-        Connections("me", connect_timeout=0.2) as connections,
-    ):
+def test_a_broker_that_does_not_greet_is_unreachable_within_the_connect_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("folkmoot.network.client.CONNECT_TIMEOUT", 0.2)
+    with StubBroker(metadata) as broker, Connections("me") as connections:
         broker.greeting = None
         connections.send(broker.address, Api.METADATA, ASK)
         (reply,) = collect(connections, 1)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from folkmoot.network.metadata import LONGEST_PAUSE, STALE_FOR, Metadata
+from folkmoot.network.metadata import LONGEST_PAUSE, MAX_AGE, STALE_FOR, Metadata
 from folkmoot.protocol.errors import UnknownTopicOrPartition
 from folkmoot.protocol.messages import (
     MAX_ENTRIES,
@@ -35,7 +35,7 @@ MISSING = TopicMetadata("t", UnknownTopicOrPartition.code, "", [])
 
 
 def filled(*leaders: tuple[int, int], now: float = 0.0) -> Metadata:
-    metadata = Metadata(max_age=300.0)
+    metadata = Metadata()
     metadata.want("t")
     metadata.ask(now)
     metadata.update(MetadataResponse(BROKERS, [topic(*leaders)]), now)
@@ -46,9 +46,9 @@ def test_what_is_wanted_is_asked_for_and_then_known() -> None:
     metadata = Metadata()
     assert metadata.leader_address(T0) is None
     assert metadata.partitions("t") == range(0)
-    assert metadata.due() <= 0.0
+    assert metadata.pace.due() <= 0.0
     assert metadata.ask(0.0) == MetadataRequest(["t"])
-    assert metadata.due() == math.inf
+    assert metadata.pace.due() == math.inf
     metadata.update(MetadataResponse(BROKERS, [topic((1, 0), (2, 5))]), 0.1)
     assert metadata.leader_address(T0) == "b1:1"
     assert metadata.leader_address(T1) == "b2:1"
@@ -60,9 +60,9 @@ def test_what_is_wanted_is_asked_for_and_then_known() -> None:
 
 def test_it_is_due_again_when_it_is_old_and_when_it_was_wrong() -> None:
     metadata = filled((1, 0), now=10.0)
-    assert metadata.due() == 310.0
+    assert metadata.pace.due() == 10.0 + MAX_AGE
     metadata.expire()
-    assert metadata.due() < 11.0
+    assert metadata.pace.due() < 11.0
 
 
 def test_a_missing_topic_is_asked_for_with_growing_pauses() -> None:
@@ -73,13 +73,13 @@ def test_a_missing_topic_is_asked_for_with_growing_pauses() -> None:
         metadata.ask(now)
         metadata.update(MetadataResponse(BROKERS, [MISSING]), now)
         assert metadata.is_missing("t")
-        pauses.append(metadata.due() - now)
-        now = metadata.due()
+        pauses.append(metadata.pace.due() - now)
+        now = metadata.pace.due()
     assert pauses == pytest.approx(sorted(pauses))
     assert 0 < pauses[0] < 0.2
     assert pauses[-1] == pytest.approx(LONGEST_PAUSE)
     metadata.want("another")
-    assert metadata.due() <= now
+    assert metadata.pace.due() <= now
 
 
 def test_a_topic_is_gone_when_answers_have_said_so_for_long_enough_and_not_by_silence() -> None:
@@ -102,10 +102,10 @@ def test_a_topic_is_gone_when_answers_have_said_so_for_long_enough_and_not_by_si
 def test_a_partition_without_leader_keeps_it_due() -> None:
     metadata = filled((1, 0), (-1, 3))
     assert metadata.leader_address(T1) is None
-    assert metadata.due() < 1.0
+    assert metadata.pace.due() < 1.0
     metadata.ask(1.0)
     metadata.update(MetadataResponse(BROKERS, [topic((1, 0), (2, 4))]), 1.0)
-    assert metadata.due() > 100.0
+    assert metadata.pace.due() > 100.0
 
 
 def test_who_waits_for_a_leader_asks_again_within_a_fifth_of_the_time_it_has_waited() -> None:
@@ -114,8 +114,8 @@ def test_who_waits_for_a_leader_asks_again_within_a_fifth_of_the_time_it_has_wai
     while now < 4.0:
         metadata.ask(now)
         metadata.update(MetadataResponse(BROKERS, [topic((1, 0), (-1, 3))]), now)
-        assert 0.01 <= metadata.due() - now <= 0.1 + now / 5
-        now = metadata.due()
+        assert 0.01 <= metadata.pace.due() - now <= 0.1 + now / 5
+        now = metadata.pace.due()
 
 
 def test_a_leader_that_has_said_it_is_none_does_not_become_one_by_being_named_again() -> None:
@@ -125,15 +125,15 @@ def test_a_leader_that_has_said_it_is_none_does_not_become_one_by_being_named_ag
     for _ in range(3):
         metadata.ask(now)
         metadata.update(MetadataResponse(BROKERS, [topic((1, 3), (2, 0))]), now)
-        assert metadata.due() - now < 0.1, "the broker that was asked knows no better yet"
-        now = metadata.due()
+        assert metadata.pace.due() - now < 0.1, "the broker that was asked knows no better yet"
+        now = metadata.pace.due()
     metadata.ask(now)
     metadata.update(MetadataResponse(BROKERS, [topic((2, 4), (2, 0))]), now)
-    assert metadata.due() > 100.0
+    assert metadata.pace.due() > 100.0
     metadata.refused(T0, "b1:1", None, now)
     metadata.ask(now)
     metadata.update(MetadataResponse(BROKERS, [topic((2, 4), (2, 0))]), now)
-    assert metadata.due() > 100.0, "who said it is known not to lead"
+    assert metadata.pace.due() > 100.0, "who said it is known not to lead"
 
 
 def test_a_leader_that_nobody_replaces_is_believed_in_again_after_a_while() -> None:
@@ -141,7 +141,7 @@ def test_a_leader_that_nobody_replaces_is_believed_in_again_after_a_while() -> N
     metadata.refused(T0, "b1:1", None, 10.0)
     metadata.ask(10.0 + STALE_FOR)
     metadata.update(MetadataResponse(BROKERS, [topic((1, 3))]), 10.0 + STALE_FOR)
-    assert metadata.due() > 100.0
+    assert metadata.pace.due() > 100.0
 
 
 def test_failed_requests_are_repeated_with_growing_pauses() -> None:
@@ -151,8 +151,8 @@ def test_failed_requests_are_repeated_with_growing_pauses() -> None:
     for _ in range(10):
         metadata.ask(now)
         metadata.fail(now)
-        assert now < metadata.due() <= now + LONGEST_PAUSE
-        now = metadata.due()
+        assert now < metadata.pace.due() <= now + LONGEST_PAUSE
+        now = metadata.pace.due()
 
 
 def test_an_older_epoch_never_replaces_a_newer_one() -> None:
@@ -238,11 +238,11 @@ def test_a_forgotten_topic_is_asked_for_no_more() -> None:
 def test_a_partition_that_is_asked_for_and_not_known_may_have_been_added() -> None:
     metadata = filled((1, 0), now=10.0)
     assert metadata.leader_address(T1) is None
-    assert metadata.due() < 11.0
+    assert metadata.pace.due() < 11.0
     metadata.ask(11.0)
     metadata.update(MetadataResponse(BROKERS, [topic((1, 0), (2, 0))]), 11.0)
     assert metadata.leader_address(T1) == "b2:1"
-    assert metadata.due() == 311.0
+    assert metadata.pace.due() == 311.0
 
 
 def told_of(*names: str) -> MetadataResponse:
@@ -262,11 +262,11 @@ def test_more_topics_than_a_request_may_name_are_asked_for_in_several() -> None:
     metadata.want("zuletzt")
     assert first == names(MAX_ENTRIES)
     metadata.update(told_of(*first), 1.0)
-    assert metadata.due() == 1.0
+    assert metadata.pace.due() == 1.0
     second = metadata.ask(1.0).topics
     assert second == [*names(MAX_ENTRIES + 3)[MAX_ENTRIES:], "zuletzt"]
     metadata.update(told_of(*second), 2.0)
-    assert metadata.due() == 302.0
+    assert metadata.pace.due() == 302.0
 
 
 def test_after_an_answer_too_large_half_as_many_topics_are_asked_for_at_a_time() -> None:
@@ -275,13 +275,13 @@ def test_after_an_answer_too_large_half_as_many_topics_are_asked_for_at_a_time()
         metadata.want(name)
     metadata.ask(0.0)
     assert metadata.ask_for_less(1.0)
-    assert metadata.due() == 1.0
+    assert metadata.pace.due() == 1.0
     asked = []
     for now in (1.0, 2.0, 3.0):
         asked.append(metadata.ask(now).topics or [])
         metadata.update(told_of(*asked[-1]), now)
     assert asked == [["t-00000", "t-00001"], ["t-00002", "t-00003"], ["t-00004"]]
-    assert metadata.due() == 303.0
+    assert metadata.pace.due() == 303.0
     metadata.ask(303.0)
     assert metadata.ask_for_less(303.0)
     metadata.ask(303.0)
@@ -299,7 +299,7 @@ def test_topics_whose_answer_was_lost_are_asked_for_again() -> None:
 
 
 def test_what_is_old_is_asked_for_anew_as_a_whole_also_in_several_requests() -> None:
-    metadata = Metadata(max_age=300.0)
+    metadata = Metadata()
     names = [f"t{number}" for number in range(3)]
     for name in names:
         metadata.want(name)
@@ -313,13 +313,13 @@ def test_what_is_old_is_asked_for_anew_as_a_whole_also_in_several_requests() -> 
     assert metadata.ask(0.0) == MetadataRequest(names)
     assert metadata.ask_for_less(0.0)
     for each in names:
-        assert metadata.due() <= 1.0
+        assert metadata.pace.due() <= 1.0
         assert answer(1.0) == [each]
-    assert metadata.due() == 301.0
+    assert metadata.pace.due() == 301.0
     for each in names:
-        assert metadata.due() <= 301.0
+        assert metadata.pace.due() <= 301.0
         assert answer(301.0) == [each]
-    assert metadata.due() == 601.0
+    assert metadata.pace.due() == 601.0
 
 
 def replicated(*isr: int, leader: int = 1, epoch: int = 0) -> Metadata:
@@ -379,5 +379,5 @@ def test_a_hint_of_a_broker_that_is_not_taken_for_the_leader_any_more_is_passed_
 
 def test_as_long_as_a_replica_in_sync_is_not_registered_it_is_asked_for() -> None:
     metadata = replicated(1, 2, 3)
-    assert metadata.due() > 100.0
-    assert replicated(1, 4).due() < 1.0
+    assert metadata.pace.due() > 100.0
+    assert replicated(1, 4).pace.due() < 1.0
