@@ -196,7 +196,7 @@ class ConsumerCore(Reader, Generic[K, V]):
     def _session(self, session_timeout: float) -> Session | None:
         """The member's session, if there is one, or a new one."""
         group = self.group  # read once: any thread may call
-        return self._connect(session_timeout) if group is None else group.member.session
+        return self._connect(session_timeout) if group is None else group.member.sessions.current
 
     # -- records ----------------------------------------------------------------------------------
 

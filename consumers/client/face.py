@@ -54,9 +54,9 @@ class ConsumerFace(Generic[K, V]):
         member = None if group is None else group.member
         return {
             **self._core.fetcher.metrics(),
-            "rebalances": 0 if member is None else member.rebalances,
-            "commits": 0 if member is None else member.commits,
-            "commit_seconds": 0.0 if member is None else member.commit_seconds,
+            "rebalances": 0 if member is None else member.state.owned.claims.rebalances,
+            "commits": 0 if member is None else member.commits.answered,
+            "commit_seconds": 0.0 if member is None else member.commits.seconds,
             "fenced_commits": 0 if member is None else member.state.owned.fenced_commits,
             "lost_partitions": 0 if member is None else member.state.owned.lost,
         }

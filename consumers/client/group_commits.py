@@ -51,12 +51,15 @@ class GroupCommits:
         Raises NotOwner, CommitBehind, RequestTimeout, InstanceReplaced, and what ended the group thread.
         """
         self.check_member()
-        self._member.polled_at = time.monotonic()
+        self._member.polls.polled_at = time.monotonic()
         epochs = {**self._epochs}
         owned = {partition: offset for partition, offset in offsets.items() if partition in epochs}
         with self._commit_lock:
             forward, behind = self._positions.group.request(owned)
-            outcome = self._member.commit(forward, epochs, metadata) if forward else None
+            outcome = None
+            if forward:
+                is_awaited = deadline is not None
+                outcome = self._member.commit(forward, epochs, metadata, is_awaited=is_awaited)
         if outcome is not None and deadline is not None:
             try:
                 yield Answer(outcome, max(0.0, deadline - time.monotonic()))

@@ -73,7 +73,7 @@ def health_of(
 ) -> Health:
     """From any thread: all that is read here is copied at once, or replaced as a whole by its owner."""
     member = None if listener is None else listener.member
-    session = None if member is None else member.session
+    session = None if member is None else member.sessions.current
     assignment = fetcher.partitions()
     waiting = fetcher.leaderless
     leaderless = {partition: waiting[partition] for partition in assignment if partition in waiting}
@@ -94,7 +94,7 @@ def health_of(
         "records. A commit of what is there, or `folkmoot group reset`, ends that"
         for partition, (committed, end) in sorted(positions.group.beyond().items())
     )
-    polled_at = None if member is None else member.polled_at
+    polled_at = None if member is None else member.polls.polled_at
     return Health(
         state=_state(listener, closed),
         session=None if session is None else session.state,
@@ -104,7 +104,7 @@ def health_of(
         lag=lag,
         leaderless=leaderless,
         unreadable=unreadable,
-        missing=() if member is None else member.state.missing,
+        missing=() if member is None else member.state.view.missing,
         last_poll_age=None if polled_at is None else max(0.0, time.monotonic() - polled_at),
         fenced_commits=0 if member is None else member.state.owned.fenced_commits,
         lost_partitions=0 if member is None else member.state.owned.lost,
@@ -125,6 +125,6 @@ def _state(listener: RebalanceListener | None, closed: bool) -> State:
         return State.STALLED
     if liveness.fenced:
         return State.FENCED
-    if member.state.phase is Phase.MEMBER and member.state.is_without_topics:
+    if member.state.phase is Phase.MEMBER and member.state.view.is_without_topics:
         return State.WAITING
     return State.CLOSED if member.state.phase is Phase.LEFT else State(member.state.phase.value)

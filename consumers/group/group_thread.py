@@ -12,7 +12,6 @@ call of the consumer raises them.
 """
 
 import copy
-import itertools
 import secrets
 import time
 from collections import deque
@@ -24,19 +23,21 @@ from math import inf
 from random import Random
 from threading import Thread
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
-from folkmoot.consumers.group.events import Committed, Notice, Rebalanced, Replaced, Revoking
+from folkmoot.consumers.group.events import Committed, Notice, Replaced, Revoking
 from folkmoot.consumers.group.liveness import PollState, Timing
 from folkmoot.consumers.group.member_state import BackgroundWork, GroupMember, MemberSettings, Phase
-from folkmoot.consumers.group.owned_partitions import EndSession, Task
-from folkmoot.coordination import paths
+from folkmoot.consumers.group.owned_partitions import EndSession, LogLine, Task
+from folkmoot.consumers.group.pending_commits import PendingCommits
+from folkmoot.consumers.group.polls import Polls
+from folkmoot.consumers.group.sessions import Sessions
 from folkmoot.coordination.wakeup import Wakeup
 from folkmoot.coordination.zookeeper import operations
 from folkmoot.coordination.zookeeper.execute import advance
-from folkmoot.coordination.zookeeper.operations import Create, Recipe, WatchCallback, ZooKeeperError
+from folkmoot.coordination.zookeeper.operations import Recipe, WatchCallback, ZooKeeperError
 from folkmoot.coordination.zookeeper.session import Connect, Outcome, Session, SessionState
 from folkmoot.protocol.errors import ClosedError, FolkmootError, ZooKeeperRefused
 from folkmoot.protocol.process.thread_log import logging_aside, thread_log, wait_until_written
@@ -44,25 +45,13 @@ from folkmoot.protocol.records import TopicPartition
 
 log = thread_log(__name__)
 
-RECONNECT_PAUSE: Final = 0.5
-LONGEST_PAUSE: Final = 30.0
-"""Between two sessions, if ZooKeeper refuses a member's requests. The pause doubles each time."""
-
-
-class _Commit(NamedTuple):
-    """A commit without an outcome yet."""
-
-    requested_at: float
-    partitions: frozenset[TopicPartition]
-    outcome: Future[Committed]
-
 
 class Member:
     """A running member. Call `start` once and `stop` once. Any thread may `commit`; the other methods
     belong to the consumer's thread.
 
-    A simulator calls `open` in place of `start`, and `run_once` at each event or `deadline`, with its own
-    `clock` and `random`: then there is no thread.
+    A simulator calls `open` in place of `start`, and `run_once` at each event and when it is due, with its
+    own `clock` and `random`: then there is no thread.
     """
 
     def __init__(
@@ -73,46 +62,22 @@ class Member:
         clock: Callable[[], float] = time.monotonic,
         random: Random | None = None,
     ) -> None:
-        self.settings = settings
         self.notices: deque[Notice] = deque()
-        self._random = random or Random(secrets.randbits(128))
-        self.state = GroupMember(settings, Timing(), self._random, self._watch)
+        self.sessions = Sessions(partial(connect, settings.session_timeout))
+        self.state = GroupMember(
+            settings, Timing(), random or Random(secrets.randbits(128)), self._watch
+        )
         """Owned by the group thread; any thread may read it."""
-        self.session: Session | None = None
-        """The current ZooKeeper session; any thread may read in it."""
+        self.commits = PendingCommits()
+        self.polls = Polls(wake, settings.max_processing_time)
         self.error: BaseException | None = None
         """The error that ended the group thread; raise `copy_error` of it."""
         self.replaced = False
         """Another process has our instance id, and this member has ended."""
-        self.polled_at: float | None = None
-        """When the application last polled, by our clock."""
-        self.rebalances = self.commits = 0
-        """Plans read, and commits answered."""
-        self.commit_seconds = 0.0
-        """The duration of all answered commits together."""
-        self._connect = connect
-        self._wake = wake
         self._clock = clock
         self._wakeup = Wakeup()
         self._inbox: deque[tuple[int | None, Callable[..., None], tuple[Any, ...]]] = deque()
         """Calls for the group thread. One with a session's number is dropped after that session."""
-        self._tokens = itertools.count(1)
-        self._commits: dict[int, _Commit] = {}
-        """By their tokens."""
-        self._remind_at = inf  # written by the consumer's thread
-        self._reminded = [inf, inf]
-        self._next_reminder = 0.0
-        self._joined_as = ""
-        self._watches: dict[tuple[Any, ...], WatchCallback] = {}
-        self._session_number = 0
-        self._connect_at = 0.0
-        self._pause = RECONNECT_PAUSE
-        self._connecting = False
-        self._connect_error = ""  # the error of the last attempt to open one
-        self._logged: tuple[str, ...] = ()  # alarms
-        self._logged_assignor = ""
-        self._stopping = False
-        self._has_ended = False
         self._end_at = inf
         self._thread = Thread(target=self._main, name="folkmoot-group", daemon=True)
 
@@ -126,11 +91,11 @@ class Member:
     def open(self) -> None:
         """`start` without the thread."""
         self.polled(self._clock())
-        self._open(self._connect(self.settings.session_timeout))
+        self._open(self.sessions.connect())
 
     def polled(self, now: float) -> None:
         """The application polls. Cheap: the group thread reads the time when it needs it."""
-        self.polled_at = now
+        self.polls.polled_at = now
         if self.state.liveness.poll_state is not PollState.ACTIVE:
             self._wakeup.wake()
 
@@ -139,22 +104,22 @@ class Member:
         offsets: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int],
         metadata: Mapping[TopicPartition, str] = MappingProxyType({}),
+        *,
+        is_awaited: bool = False,
     ) -> Future[Committed]:
         """Start a commit, from any thread. Return its outcome, which is also a notice.
 
         `epochs` are those of the Assigned notices that the consumer has taken: work under an earlier
         claim is not committed under a later one. A partition without an epoch is refused, and so is
-        everything after the member's end.
+        everything after the member's end. If the outcome `is_awaited`, the consumer is not woken for it.
         """
         known = {
             partition: (epochs.get(partition, 0), offset) for partition, offset in offsets.items()
         }
-        token, outcome = next(self._tokens), Future[Committed]()
-        outcome.set_running_or_notify_cancel()  # a waiter that gives up must not cancel it
-        self._commits[token] = _Commit(self._clock(), frozenset(offsets), outcome)
+        token, outcome = self.commits.begin(offsets, self._clock(), is_awaited=is_awaited)
         self._post(None, self._feed, self.state.owned.commit, token, known, metadata)
-        if self._has_ended:
-            self._refuse_commits()
+        if self.commits.is_closed:
+            self._refuse_calls()
         return outcome
 
     def draining(self, partition: TopicPartition, epoch: int) -> None:
@@ -167,7 +132,7 @@ class Member:
 
     def remind(self, at: float) -> None:
         """Wake the consumer at that time (monotonic), in place of the time given before."""
-        self._remind_at = at
+        self.polls.remind_at = at
         self._wakeup.wake()
 
     def begin_to_leave(self, by: float = inf) -> None:
@@ -178,13 +143,13 @@ class Member:
 
     def stop(self, timeout: float) -> None:
         """End the thread and the session, left or not."""
-        self._stopping = True
+        self._end_at = -inf
         self._wakeup.wake()
         if self._thread.ident is not None:
             self._thread.join(timeout)
             wait_until_written()
-        elif self.session is not None:  # the thread did not start
-            self.session.close()
+        elif self.sessions.current is not None:  # the thread did not start
+            self.sessions.current.close()
         if not self._thread.is_alive():
             self._wakeup.close()
 
@@ -196,7 +161,7 @@ class Member:
     @property
     def generation(self) -> int:
         """The generation of the last plan that was read."""
-        return self.state.plan.plan.generation
+        return self.state.view.plan.plan.generation
 
     # -- the group thread -------------------------------------------------------------------------
 
@@ -205,122 +170,85 @@ class Member:
         self._wakeup.wake()
 
     def _main(self) -> None:
+        due = 0.0
         with logging_aside():
             try:
-                while not self._stopping and self.state.phase is not Phase.LEFT:
-                    due, now = self.deadline(), self._clock()
-                    if now >= self._end_at:
-                        break
+                while self.state.phase is not Phase.LEFT and (now := self._clock()) < self._end_at:
                     self._wakeup.wait(max(0.0, due - now))
-                    self.run_once()
+                    due = self.run_once()
             except BaseException as error:
                 is_plain = isinstance(error, ZooKeeperRefused)
                 message = "the group thread of %s ended: %s"
-                log.error(message, self.settings.group, error, exc_info=not is_plain)
+                log.error(message, self.state.settings.group, error, exc_info=not is_plain)
                 self.error = error
             finally:
-                self._has_ended = True
-                if self.session is not None:
-                    self.session.close()
-                self._refuse_commits()
-                self._wake()
+                self.commits.is_closed = True
+                if self.sessions.current is not None:
+                    self.sessions.current.close()
+                self._refuse_calls()
+                self.polls.wake()
 
-    def _refuse_commits(self) -> None:
+    def _refuse_calls(self) -> None:
         """After the thread's end: nothing takes the inbox any more. From any thread."""
         with suppress(IndexError):
             while True:
                 _, call, arguments = self._inbox.popleft()
                 if call == self._connected and not isinstance(arguments[0], Exception):
                     arguments[0].close()
-        with suppress(KeyError):
-            while True:
-                token, commit = self._commits.popitem()
-                refused = Committed(token, {}, commit.partitions)
-                self.notices.append(refused)
-                commit.outcome.set_result(refused)
+        self.commits.refuse_all(self.notices.append)
 
-    def deadline(self) -> float:
-        """When the next turn is due without an event (infinite: never)."""
-        due = inf if self._connecting else self._connect_at
-        if self.session is not None:
-            due = self.state.due
-        return min(due, self._next_reminder, self._end_at)
-
-    def run_once(self) -> None:
-        """Take all events, and act.
-
-        Wakes the consumer at the reminder's time, and after half of `max_processing_time`: that cuts an
-        iteration, whose next record then counts as a poll.
-        """
-        half = (self.settings.max_processing_time or inf) / 2
-        self._next_reminder, now = inf, self._clock()
-        for kind, at in enumerate((self._remind_at, (self.polled_at or 0.0) + half)):
-            if at != self._reminded[kind] and at <= now:
-                self._reminded[kind] = at
-                self._wake()
-            elif at != self._reminded[kind]:
-                self._next_reminder = min(self._next_reminder, at)
-        if self.session is None or self.session.state is SessionState.LOST:
+    def run_once(self) -> float:
+        """Take all events, and act. Return when the next turn is due without an event (infinite: never)."""
+        wake_at = self.polls.wake_in_time(self._clock())
+        session = self.sessions.current
+        if session is None or session.state is SessionState.LOST:
             self._replace_session()
-        liveness = self.state.liveness
-        if self.polled_at is not None and self.polled_at != liveness.polled_at:
+        liveness, polled_at = self.state.liveness, self.polls.polled_at
+        if polled_at is not None and polled_at != liveness.polled_at:
             if liveness.poll_state is PollState.ACTIVE:
-                liveness.polled_at = self.polled_at
+                liveness.polled_at = polled_at
             else:
-                self._feed(self.state.polled, self.polled_at)
+                self._feed(self.state.polled, polled_at)
         for _ in range(len(self._inbox)):
-            session, call, arguments = self._inbox.popleft()
-            if session is None or session == self._session_number:
+            number, call, arguments = self._inbox.popleft()
+            if number is None or number == self.sessions.number:
                 call(*arguments)
         self._feed(self.state.tick)
-        if self.state.alarms != self._logged:
-            for alarm in [alarm for alarm in self.state.alarms if alarm not in self._logged]:
-                log.error("group %s: %s", self.settings.group, alarm)
-            self._logged = self.state.alarms
+        due = self.state.due
+        if self.sessions.current is None:
+            due = inf if self.sessions.is_connecting else self.sessions.due
+        return min(due, wake_at, self._end_at)
 
     def _feed(self, event: Callable[..., None], *arguments: Any) -> None:
         """Give the member an event, and carry out the effects."""
-        acknowledged_at = 0.0 if self.session is None else self.session.last_acknowledged()
-        effects = self.state.handle(self._clock(), acknowledged_at, event, *arguments)
-        if self.state.name not in (None, self._joined_as):
-            self._joined_as = self.state.name or ""
-        has_notices = False
+        session, now = self.sessions.current, self._clock()
+        acknowledged_at = 0.0 if session is None else session.last_acknowledged()
+        effects = self.state.handle(now, acknowledged_at, event, *arguments)
+        self.sessions.joined_as = self.state.schedule.view.name or self.sessions.joined_as
+        wakes = False
         for effect in effects:
-            if isinstance(effect, Task):
-                if self.session is not None:
-                    self._advance(effect, effect.recipe(*effect.arguments), None)
-            elif isinstance(effect, EndSession):
-                self._end_session(effect.why, has_failed=effect.has_failed)
-            else:
-                has_notices = True
-                self._notify(effect)
-        if has_notices:
-            self._wake()
-
-    def _notify(self, notice: Notice) -> None:
-        if isinstance(notice, Revoking):
-            notice = replace(notice, at=self._clock())
-        # Before a commit's outcome, so that its waiter finds the notice.
-        self.notices.append(notice)
-        match notice:
-            case Committed(token):
-                commit = self._commits.pop(token)
-                self.commits += 1
-                self.commit_seconds += self._clock() - commit.requested_at
-                commit.outcome.set_result(notice)
-            case Replaced():
-                self.replaced = True
-            case Rebalanced():
-                self.rebalances += 1
-                assignor, preferred = self.state.plan.plan.assignor, self.state.info.assignors[:1]
-                if assignor not in (*preferred, "", self._logged_assignor):
-                    self._logged_assignor = assignor
-                    text = "group %s uses assignor %s, which the group leader prefers, not %s"
-                    log.warning(text, self.settings.group, assignor, *preferred)
+            match effect:
+                case Task(recipe, given):
+                    if self.sessions.current is not None:
+                        self._advance(effect, recipe(*given), None)
+                case EndSession(why, has_failed):
+                    self._end_session(why, has_failed=has_failed)
+                case LogLine(level, text):
+                    log.log(level, "group %s%s", self.state.settings.group, text)
+                case Committed():
+                    self.notices.append(effect)  # before the outcome: its waiter finds the notice
+                    wakes = not self.commits.end(effect, now) or wakes
+                case _:
+                    is_revoking = isinstance(effect, Revoking)
+                    self.notices.append(replace(effect, at=now) if is_revoking else effect)
+                    self.replaced = self.replaced or isinstance(effect, Replaced)
+                    wakes = True
+        if wakes:
+            self.polls.wake()
 
     def _advance(self, task: Task, recipe: Recipe[Any], outcome: Outcome | None) -> None:
         """Give a recipe its last answer, and start its next step; at its end call `done`."""
-        session = self.session
+        session = self.sessions.current
         assert session is not None
         try:
             step: Any = advance(recipe, outcome)
@@ -335,7 +263,7 @@ class Member:
             if self.state.phase is not Phase.LEFT:
                 self._feed(self.state.failed, task, error)
         else:
-            number = self._session_number
+            number = self.sessions.number
             if isinstance(step, BackgroundWork):
                 self._run_in_thread(step.work, number, self._work_done, task, recipe)
             else:
@@ -364,8 +292,8 @@ class Member:
                 call(*arguments, result)
                 return
             self._post(session, call, *arguments, result)
-            if self._has_ended:
-                self._refuse_commits()
+            if self.commits.is_closed:
+                self._refuse_calls()
 
         if self._thread.ident is None:
             run()
@@ -375,68 +303,40 @@ class Member:
     # -- sessions ---------------------------------------------------------------------------------
 
     def _watch(self, event: Callable[..., None], *arguments: Any) -> WatchCallback:
-        """Make a watch's callback, the same one for the same arguments: repeated reads of a node then set
-        one watch."""
-        number = self._session_number
-        return self._watches.setdefault(
-            (event, *arguments), lambda: self._post(number, self._feed, event, *arguments)
-        )
+        return self.sessions.watch(self._post, self._feed, event, *arguments)
 
     def _open(self, session: Session) -> None:
         """Begin in a new session, with a nonce that is unique in the world."""
-        self._session_number += 1
-        self.session = session
-        self._watches.clear()
+        self.sessions.open(session)
         session.listen(lambda state: self._wakeup.wake())
-        nonce = f"{self._random.getrandbits(64):016x}"
+        nonce = f"{self.state.schedule.random.getrandbits(64):016x}"
         self._feed(self.state.started, nonce, session.session_timeout, session.chroot)
 
     def _replace_session(self) -> None:
         """End a lost session, and open another when it is time."""
-        if self.session is not None:
-            log.warning("group %s: the ZooKeeper session was lost", self.settings.group)
+        sessions = self.sessions
+        if sessions.current is not None:
+            log.warning("group %s: the ZooKeeper session was lost", self.state.settings.group)
             self._end_session()
-        if not self._connecting and self._clock() >= self._connect_at:
-            self._connecting = True
-            connect = partial(self._connect, self.settings.session_timeout)
-            self._run_in_thread(connect, None, self._connected)
+        if not sessions.is_connecting and self._clock() >= sessions.due:
+            sessions.is_connecting = True
+            self._run_in_thread(sessions.connect, None, self._connected)
 
     def _connected(self, result: Any) -> None:
-        self._connecting = False
         if isinstance(result, FolkmootError):  # it may go away, unlike at the start
-            if str(result) != self._connect_error:
-                log.warning("group %s: %s", self.settings.group, result)
-            self._connect_error = str(result)
-            self._connect_at = self._clock() + RECONNECT_PAUSE
+            if self.sessions.fail(result, self._clock()):
+                log.warning("group %s: %s", self.state.settings.group, result)
         elif isinstance(result, Exception):
             raise result
         else:
-            self._connect_error = ""
             self._open(result)
 
     def _end_session(self, why: str = "", *, has_failed: bool = False) -> None:
-        """End the session and drop what it still answers. The next one opens at once if we had joined.
-
-        If a request `has_failed` (an alarm reports it), it opens after a pause, which doubles with each
-        failure, and starts anew after some time without one.
-        """
-        session, self.session = self.session, None
-        self._session_number += 1
+        """End the session and drop what it still answers. An alarm reports a failed request."""
+        group = self.state.settings.group
         if why and not has_failed:
-            log.warning("group %s: this member joins again: %s", self.settings.group, why)
-        if session is not None:
-            if why and self._joined_as:
-                note = paths.departure(self.settings.group, self._joined_as)
-                session.submit(Create(note, why.encode()), lambda outcome: None)
-            session.close()
-        now = self._clock()
-        if has_failed:
-            is_again = now < self._connect_at + 2 * LONGEST_PAUSE
-            self._pause = min(LONGEST_PAUSE, 2 * self._pause) if is_again else RECONNECT_PAUSE
-            self._connect_at = now + self._pause
-        else:
-            self._connect_at = 0.0 if self._joined_as else now + RECONNECT_PAUSE
-        self._joined_as = ""
+            log.warning("group %s: this member joins again: %s", group, why)
+        self.sessions.end(group, why, self._clock(), has_failed=has_failed)
         self._feed(self.state.session_lost)
 
 

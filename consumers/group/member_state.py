@@ -15,6 +15,7 @@ plan_schedule.py decides when to plan, liveness.py whether ZooKeeper and the app
 protocol and its proof: docs/groups.md. Owned by the group thread.
 """
 
+import logging
 import socket
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -29,9 +30,18 @@ import msgspec
 from folkmoot.consumers.assignors.assignor import Assignor
 from folkmoot.consumers.assignors.next_plan import DEFAULT, next_plan
 from folkmoot.consumers.group.events import Left, Rebalanced, Replaced
+from folkmoot.consumers.group.group_view import NO_PLAN, GroupView
 from folkmoot.consumers.group.liveness import Liveness, PollState, Timing
-from folkmoot.consumers.group.owned_partitions import Effect, EndSession, OwnedPartitions, Task
-from folkmoot.consumers.group.plan_schedule import NO_PLAN, PlanSchedule
+from folkmoot.consumers.group.owned_partitions import (
+    Effect,
+    EndSession,
+    LogLine,
+    OwnedPartitions,
+    Task,
+)
+from folkmoot.consumers.group.pending_claims import PendingClaims
+from folkmoot.consumers.group.plan_schedule import PlanSchedule
+from folkmoot.consumers.group.source_reads import Source, SourceReads
 from folkmoot.coordination.groups import membership, ownership, planning
 from folkmoot.coordination.groups.membership import MemberInfo, Superseded
 from folkmoot.coordination.groups.ownership import CLAIMS_PER_TRANSACTION, Claim, Claimant, Owner
@@ -94,18 +104,6 @@ class Phase(Enum):
     LEFT = "left"
 
 
-class Source(Enum):
-    """A thing that is read as a whole, and watched."""
-
-    OWN = "own"
-    """The own node, which others may remove."""
-    OLDER = "older"
-    """The node of the next older member."""
-    MEMBERS = "members"
-    PLAN = "plan"
-    TOPICS = "topics"
-
-
 class BackgroundWork(msgspec.Struct, frozen=True):
     """A recipe's step that is no operation of ZooKeeper: work for another thread."""
 
@@ -122,47 +120,40 @@ class GroupMember:
     def __init__(
         self, settings: MemberSettings, timing: Timing, random: Random, watch: Watch
     ) -> None:
-        self.name: str | None = None
+        self.settings = settings
         self.phase = Phase.JOINING
         self.alarms: tuple[str, ...] = ()
         """Problems for people, as sentences; replaced as a whole."""
-        self.missing: tuple[str, ...] = ()
-        """Wanted topics that did not exist for the plan; a pattern without a match is between slashes.
-        Replaced as a whole."""
-        self.info = settings.info()
-        self._settings = settings
-        self._timing = timing
-        self._random = random
-        self._watch = watch
-        self._watch_owner = partial(watch, self.owner_changed)
+        self.due = 0.0
+        """When the next tick must decide; 0: something has changed since the last."""
         self._now = 0.0
-        self._nonce = ""  # of the session; "" without one
         self._effects: list[Effect] = []
         release_timeout = settings.revoke_timeout + (settings.max_processing_time or 0.0)
-        me = Claimant(settings.group, "", "", release_timeout)
         self.owned = OwnedPartitions(
-            me, self._effects, timing, self._watch_owner, settings.revoke_timeout
+            Claimant(settings.group, "", "", release_timeout),  # its nonce is "" without a session
+            self._effects,
+            PendingClaims(settings.group, timing),
+            partial(watch, self.owner_changed),
+            settings.revoke_timeout,
         )
-        self.schedule = PlanSchedule(self.info, timing, random)
+        self.schedule = PlanSchedule(GroupView(settings.info()), timing, random)
+        self.reads = SourceReads(
+            *(settings.group, settings.protocol, self._effects),
+            *(partial(watch, self.changed), self._source_read),
+        )
         self.liveness = Liveness(timing, settings.max_processing_time, settings.revoke_timeout)
         self._last: tuple[str | None, str] = (None, "")  # the last name, and why it ended
-        self._assignment: Mapping[TopicPartition, str] = {}
-        """Our share of the plan, with the topics' ids."""
-        self._published: dict[str, MemberInfo] = {}  # known members, for planning
-        self._reading: dict[Source, bool] = {}  # in flight; value: it has changed since
-        self._changed = True  # since the last `_reconsider`
         self._leave_sent = False
-        self._heartbeats = 0
-        self._plan_error = ""
-        self._is_notified = False  # our node was written: the next plan changes our share
-        self._read_plan_at = inf
-        self.due = inf
-        """When the next tick is due without an event."""
 
     @property
-    def plan(self) -> VersionedPlan:
-        """The last plan that was read."""
-        return self.schedule.plan
+    def view(self) -> GroupView:
+        """What the member knows of its group."""
+        return self.schedule.view
+
+    @property
+    def name(self) -> str | None:
+        """The member's name; None before it has joined."""
+        return self.view.name or None
 
     def handle(
         self, now: float, acknowledged_at: float, event: Callable[..., None], *arguments: Any
@@ -175,14 +166,14 @@ class GroupMember:
         self._now = now
         liveness = self.liveness
         if now >= liveness.fence_at and not liveness.fenced:
-            liveness.fenced = self._changed = True
+            liveness.fenced, self.due = True, 0.0
             self.owned.abandon_all("ZooKeeper has been silent for too long")
-            self.schedule.forget_absences()
+            self.schedule.forget_time()
         if acknowledged_at > liveness.acknowledged_at and liveness.acknowledged(
             acknowledged_at, now
         ):
             # Our share is claimed again, from the committed offsets.
-            self._changed = True
+            self.due = 0.0
             self._read(Source.PLAN)
         event(*arguments)
         if self.phase is Phase.LEAVING:
@@ -195,14 +186,15 @@ class GroupMember:
 
     def started(self, nonce: str, session_timeout: float, chroot: str = "") -> None:
         """A session is open, with the timeout (s) that ZooKeeper granted; `nonce` marks its writes."""
-        self._nonce, self.owned.chroot = nonce, chroot
+        self.owned.me = msgspec.structs.replace(self.owned.me, nonce=nonce)
+        self.owned.claims.chroot = chroot
         self.liveness.began(session_timeout)
-        self._changed = True
+        self.due = 0.0
         self._join()
 
     def session_lost(self) -> None:
         """The session has ended; `started` follows with the next."""
-        self._nonce = ""
+        self.owned.me = msgspec.structs.replace(self.owned.me, nonce="")
         self._forget("the ZooKeeper session was lost")
 
     def changed(self, source: Source) -> None:
@@ -211,54 +203,55 @@ class GroupMember:
         elif source not in (Source.MEMBERS, Source.TOPICS):
             self._read(source)
             if source is Source.OWN:
-                self._is_notified = True
-                if self._read_plan_at < inf:
+                self.reads.is_notified = True
+                if self.reads.plan_at < inf:
                     self._plan_changed()
-        elif self.schedule.is_leader:
+        elif self.view.is_leader:
             self.schedule.changed(self._now)
             self.due = self._now
-        elif source in self._reading:  # the answer may be outdated, and make us the leader
-            self._reading[source] = True
+        elif source in self.reads:  # the answer may be outdated, and make us the leader
+            self._read(source)
 
     def owner_changed(self, partition: TopicPartition) -> None:
-        self._changed = True
+        self.due = 0.0
         self.owned.owner_changed(partition, self._now)
 
     def leaving(self) -> None:
-        self._changed = True
+        self.due = 0.0
         if self.phase in (Phase.JOINING, Phase.MEMBER):
             self.phase = Phase.LEAVING
-            self.owned.drop_claims()
+            self.owned.claims.drop()
             self.owned.revoke_all()
 
     def polled(self, at: float) -> None:
         """The application polled at that time."""
         before = self.liveness.polled(at)
-        self._changed = self._changed or before is not PollState.ACTIVE
+        if before is not PollState.ACTIVE:
+            self.due = 0.0
         if before is PollState.EXPIRED:
             self._join()
 
     def tick(self) -> None:
         """Time has passed, or all events were taken: decide what follows."""
         if self.owned.has_changed:
-            self.owned.has_changed, self._changed = False, True
-        if releases := self.owned.release_drained():
+            self.owned.has_changed, self.due = False, 0.0
+        if self.owned.has_drained and (releases := self.owned.release_drained()):
             arguments = self.owned.me, releases
             self._start(ownership.release, arguments, partial(self._released, releases))
-        if self._changed or self._now >= self.due or self.due == inf:
+        if self._now >= self.due or self.due == inf:
             self._act_by_time(self._now)
             self._reconsider(self._now)
             self.due = self._next_due()
 
     def _next_due(self) -> float:
         """Events that only postpone it are ignored: then a tick comes too early."""
-        times = [self.liveness.deadline(), self._read_plan_at]
+        times = [self.liveness.deadline(), self.reads.plan_at]
         if self._is_planning():
             times.append(self.schedule.deadline())
         if self.phase is Phase.MEMBER:
             times += [self.liveness.absence_at(), self.owned.overdue_at()]
         if self._may_claim():
-            times.append(self.owned.deadline())
+            times.append(self.owned.claims.deadline())
         return min(times)
 
     def _start(
@@ -282,42 +275,50 @@ class GroupMember:
             return
         what = task.recipe.__name__.replace("_", " ")
         why = f"ZooKeeper refused to {what}: {error}"
-        self.alarms = (f"this member joins again: {why}",)
+        self._set_alarms((f"this member joins again: {why}",))
         self._forget(why)
         self._effects.append(EndSession(why, has_failed=True))
 
     def _joined(self, result: object) -> None:
-        self._changed = True
+        self.due = 0.0
         if isinstance(result, Superseded):
             self._replaced()
         else:
             assert isinstance(result, str)
-            self.name = result
-            self.owned.me = msgspec.structs.replace(self.owned.me, name=result, nonce=self._nonce)
+            self.view.name = result
+            self.owned.me = msgspec.structs.replace(self.owned.me, name=result)
             self._last = (result, "")
-            self.liveness.joined(self._now, self._random.uniform(0.2, 1.0))
+            self.liveness.joined(self._now, self.schedule.random.uniform(0.2, 1.0))
             if self.phase is Phase.JOINING:
                 self.phase = Phase.MEMBER
                 for source in (Source.OWN, Source.PLAN, Source.MEMBERS):
                     self._read(source)
 
     def _planned(self, result: object) -> None:
-        self._changed = True
+        self.due = 0.0
         self.schedule.ended(result, self._now)
-        self._plan_error = "" if isinstance(result, bool) else f"no plan: {result}"
         self._read(Source.PLAN)
         if result is not True:  # another member was faster, or our reads are outdated
             self._read(Source.MEMBERS)
-            if self.schedule.is_leader:
+            if self.view.is_leader:
                 self._read(Source.TOPICS)
 
     def _claimed(self, answers: Mapping[TopicPartition, object]) -> None:
-        self._changed = True
-        if self.owned.claimed(answers, self._is_wanted, self._is_ours, self._now):
+        self.due = 0.0
+        is_stale = False
+        for partition, answer in answers.items():
+            if isinstance(answer, Claim):
+                is_planned = self.owned.claims.share.get(partition) == answer.state.topic_id
+                is_wanted = is_planned and self.phase is Phase.MEMBER and self._is_alive()
+                self.owned.own(partition, answer, is_wanted=is_wanted)
+            else:
+                arguments = partition, answer, self._is_ours, self._now
+                is_stale = self.owned.claims.refused(*arguments) or is_stale
+        if is_stale:
             self._read(Source.PLAN)
 
     def _released(self, held: Mapping[TopicPartition, tuple[Claim, int | None]], _: object) -> None:
-        self._changed = True
+        self.due = 0.0
         self.owned.released(held)
 
     def _left(self, _: object) -> None:
@@ -326,144 +327,134 @@ class GroupMember:
 
     def _source_read(self, source: Source, name: str, watched: bool, value: object) -> None:
         """Take a read source: whether the node `name` exists, names, a plan, topics."""
-        self._changed = True
-        again = self._reading.pop(source, False)
+        self.due = 0.0
+        again = self.reads.end(source)
         match source, value:
             case Source.OWN, False:
                 self._removed(_REMOVED)
-            case Source.OLDER, False if name == self._older():
+            case Source.OLDER, False if name == self.view.older():
                 self._read(Source.MEMBERS)
             case Source.MEMBERS, tuple(names):
                 self._update_members(names, watched)
             case Source.PLAN, VersionedPlan() as plan:
-                if self.plan is not NO_PLAN and plan.created != self.plan.created:
+                known = self.view.plan
+                if known is not NO_PLAN and plan.created != known.created:
                     self._removed("the group's plan was removed")
-                elif plan.version > self.plan.version:
-                    self._adopt(plan, self._now)
+                elif plan.version > known.version:
+                    self._adopt(plan)
             case Source.TOPICS, dict(topics):  # perhaps outdated: a plan reads them anew
-                self.schedule.update_topics(topics)
+                self.view.update_topics(topics)
         if again:
             self._read(source)
 
     def _plan_changed(self) -> None:
         """There is a newer plan. In a large group, members whose share it changes read it first."""
-        spread = 0.0 if self._is_notified else self.schedule.spread()
-        self._is_notified = False
+        spread = 0.0 if self.reads.is_notified else self.schedule.spread()
+        self.reads.is_notified = False
         if not spread:
             self._read(Source.PLAN)
-        elif self._read_plan_at == inf:
-            self._read_plan_at = self._now + self._random.uniform(spread / 4, spread)
+        elif self.reads.plan_at == inf:
+            self.reads.plan_at = self._now + self.schedule.random.uniform(spread / 4, spread)
             self.due = self._now
 
     def _update_members(self, names: tuple[str, ...], watched: bool) -> None:
         """Check that our node exists, and is that of the youngest process with our instance id."""
-        assert self.name is not None
-        older = self._older()
-        self.schedule.update_members(names, self.name)
-        youngest = membership.assignees(names).get(membership.assignee(self.name), "")
-        if youngest and membership.age(youngest) > membership.age(self.name):
+        older, name = self.view.older(), self.view.name
+        self.view.update_members(names)
+        youngest = membership.assignees(names).get(membership.assignee(name), "")
+        if youngest and membership.age(youngest) > membership.age(name):
             self._replaced()
-        elif youngest != self.name:
+        elif youngest != name:
             self._removed(_REMOVED)
-        elif self.schedule.is_leader:
+        elif self.view.is_leader:
             if not watched:
                 self._read(Source.MEMBERS)
-        elif self._older() != older:
+        elif self.view.older() != older:
             self._read(Source.OLDER)
 
-    def _adopt(self, versioned: VersionedPlan, now: float) -> None:
-        assert self.name is not None
-        plan, is_next = versioned.plan, versioned.version == self.plan.version + 1
-        self.schedule.update_plan(versioned)
-        if self.schedule.is_leader and not self.schedule.is_current:
+    def _adopt(self, versioned: VersionedPlan) -> None:
+        view, plan = self.view, versioned.plan
+        before, is_next = view.plan.plan, versioned.version == view.plan.version + 1
+        view.update_plan(versioned)
+        if view.is_leader and not view.is_current:
             self._read(Source.MEMBERS)
-        self._plan_error = ""
-        assignee = membership.assignee(self.name)
-        self._assignment = plan.partitions_of(assignee)
-        wanted = plan.subscriptions.get(assignee)
-        self.missing = () if wanted is None else wanted.unmet_by(plan.topics)
-        self.owned.apply_assignment(self._assignment, is_next, now)
-        self._effects.append(
-            Rebalanced(plan.generation, len(plan.members), tuple(self._assignment))
-        )
-
-    def _is_wanted(self, partition: TopicPartition, topic_id: str) -> bool:
-        """Return whether our share has the partition, of a topic with this id (any: "")."""
-        if not topic_id:
-            return partition in self._assignment
-        is_alive = self.phase is Phase.MEMBER and self._is_alive()
-        return is_alive and self._assignment.get(partition) == topic_id
+        self.schedule.error = ""
+        preferred = view.info.assignors[:1]
+        if plan.assignor not in (*preferred, "", before.assignor):
+            text = f" uses assignor {plan.assignor}, which the group leader prefers, not %s"
+            self._effects.append(LogLine(logging.WARNING, text % preferred))
+        share = plan.partitions_of(membership.assignee(view.name))
+        self.owned.claims.take_share(share, is_next, self._now)
+        self._effects.append(Rebalanced(plan.generation, len(plan.members), tuple(share)))
 
     def _is_ours(self, owner: Owner) -> bool:
         """Return whether it is an earlier process with our instance id, or an earlier claim of ours."""
-        return owner.nonce == self._nonce or owner.member == membership.assignee(self.name or "")
+        return owner.nonce == self.owned.me.nonce or owner.member == membership.assignee(
+            self.view.name
+        )
 
     # -- decisions --------------------------------------------------------------------------------
 
     def _reconsider(self, now: float) -> None:
         """Compare the plan with the live group and with what is owned; start what is missing."""
-        schedule = self.schedule
-        if self.name is None or not self._changed or schedule.names is None:
+        view, owned = self.view, self.owned
+        if not view.name or view.names is None:
             return
-        self._changed = False
         if self._is_planning():
             if not self.liveness.fenced:
-                schedule.consider(self.name, now)
-            if schedule.is_leader and schedule.topics is None and self.plan is not NO_PLAN:
-                if Source.TOPICS not in self._reading:
+                self.schedule.consider(now)
+            if view.is_leader and view.topics is None and view.plan is not NO_PLAN:
+                if Source.TOPICS not in self.reads:
                     self._read(Source.TOPICS)
         if self.phase is Phase.MEMBER:
-            for partition in self.owned:
-                if self._assignment.get(partition) != self.owned.topic_id(partition):
-                    self.owned.revoke(partition)
+            owned.revoke_unplanned()
             if self._may_claim():
-                due = iter(
-                    self.owned.claim_due(self._assignment, now, self.plan.plan.start_of).items()
-                )
+                due = iter(owned.claims.take_due(owned, now, view.plan.plan.start_of).items())
                 while chunk := dict(islice(due, CLAIMS_PER_TRANSACTION)):
-                    arguments = self.owned.me, chunk, self.plan.version, self._watch_owner
+                    arguments = owned.me, chunk, view.plan.version, owned.watch
                     self._start(ownership.claim, arguments, self._claimed)
         self._raise_alarms(now)
 
-    @property
-    def is_without_topics(self) -> bool:
-        """Return whether none of the wanted topics exists."""
-        wanted = len(self.info.topics) + bool(self.info.pattern)
-        return 0 < wanted == len(self.missing)
-
     def _raise_alarms(self, now: float) -> None:
-        malformed = self.owned.malformed()
+        view, claims = self.view, self.owned.claims
+        malformed = claims.malformed()
         alarms = [
             f"{partition} has no owner: {why}"
             for partition, why in [*malformed.items()][:_MOST_NAMED]
         ]
         if len(malformed) > _MOST_NAMED:
             alarms.append(f"{len(malformed) - _MOST_NAMED} more partitions have no owner")
-        if self.owned.beyond_limit:
+        if claims.beyond_limit:
             alarms.append(
-                f"{self.owned.beyond_limit} partitions have no owner: one ZooKeeper session must not own "
+                f"{claims.beyond_limit} partitions have no owner: one ZooKeeper session must not own "
                 "more, start more members"
             )
-        plan = self.plan.plan
+        plan = view.plan.plan
         leader = next((plan.subscriptions.get(member) for member in plan.members), None)
         if leader is not None and plan.assignor not in leader.assignors[:1] and leader.assignors:
             alarms.append(
                 f"assignor {leader.assignors[0]}, which the group leader prefers, was not used"
             )
-        if self._plan_error:
-            alarms.append(self._plan_error)
+        if self.schedule.error:
+            alarms.append(self.schedule.error)
         alarms += [
             f"no topic matches {topic} yet: those that do are read as soon as they are created"
             if topic.startswith("/")
             else f"topic {topic} does not exist: it is read as soon as it is created"
-            for topic in self.missing[:_MOST_NAMED]
+            for topic in view.missing[:_MOST_NAMED]
         ]
         if self.schedule.is_stuck(now):
             alarms.append(
-                f"the plan begun {self._timing.stuck:g} s ago is not finished: if assignor "
-                f"{self.info.assignors[0]} does not return, end this process"
+                f"the plan begun {self.schedule.timing.stuck:g} s ago is not finished: if assignor "
+                f"{view.info.assignors[0]} does not return, end this process"
             )
-        self.alarms = tuple(alarms)
+        self._set_alarms(tuple(alarms))
+
+    def _set_alarms(self, alarms: tuple[str, ...]) -> None:
+        """Set the alarms, and log the new ones."""
+        new = [alarm for alarm in alarms if alarm not in self.alarms]
+        self._effects += [LogLine(logging.ERROR, f": {alarm}") for alarm in new]
+        self.alarms = alarms
 
     def _is_alive(self) -> bool:
         """Return whether ZooKeeper and the application seem alive."""
@@ -471,52 +462,25 @@ class GroupMember:
 
     def _may_claim(self) -> bool:
         """Not while the plan is being read: a claim under an old plan would be refused."""
-        reading = Source.PLAN in self._reading
+        reading = Source.PLAN in self.reads
         return self.phase is Phase.MEMBER and self._is_alive() and not reading
 
     def _is_planning(self) -> bool:
         """Also while it leaves: others wait for the leader as long as its node exists."""
         return self.phase in (Phase.MEMBER, Phase.LEAVING) and not self._leave_sent
 
-    def _older(self) -> str:
-        return self.schedule.older(self.name or "")
-
     def _read(self, source: Source) -> None:
-        """Read a source, once at a time, and again if it changes meanwhile."""
-        if self.name is None or self.phase is Phase.LEFT:
-            return
-        if source is Source.PLAN:
-            self._read_plan_at = inf
-        if source in self._reading:
-            self._reading[source] = True
-            return
-        name = self._older() if source is Source.OLDER else self.name
-        if not name:
-            return
-        self._reading[source] = False
-        schedule, group = self.schedule, self._settings.group
-        watched = source is not Source.MEMBERS or schedule.is_leader or schedule.names is None
-        watch = self._watch(self.changed, source) if watched else None
-        done = partial(self._source_read, source, name, watched)
-        match source:
-            case Source.OWN | Source.OLDER:
-                self._start(membership.exists, (group, name, watch), done)
-            case Source.MEMBERS:
-                self._start(membership.names, (group, watch), done)
-            case Source.PLAN:
-                self._start(planning.get, (group, watch, self._settings.protocol), done)
-            case Source.TOPICS:
-                wanting = {*self.plan.plan.subscriptions.values(), self.info}
-                self._start(planning.wanted_topics, (wanting, watch), done)
+        if self.phase is not Phase.LEFT:
+            self.reads.begin(source, self.view)
 
     def _leave_if_idle(self) -> None:
         if not self.owned.is_idle:
             return
-        if self.name is None:  # there is no node to remove
+        if not self.view.name:  # there is no node to remove
             self._left(None)
         elif not self._leave_sent:
             self._leave_sent = True
-            self._start(membership.leave, (self._settings.group, self.name), self._left)
+            self._start(membership.leave, (self.settings.group, self.view.name), self._left)
 
     # -- time -------------------------------------------------------------------------------------
 
@@ -528,15 +492,13 @@ class GroupMember:
             elif missing is PollState.EXPIRED:
                 self._removed("the application did not ask for records for too long")
             self.owned.release_overdue(now)
-        if self.name is None:
+        if not self.view.name:
             return
-        if now >= self._read_plan_at:
+        if now >= self.reads.plan_at:
             self._read(Source.PLAN)
         if self._is_planning():
-            due = min(self.owned.deadline(), self.schedule.deadline())
-            self._changed = self._changed or now >= due
             if (expired := self.schedule.begin(now)) is not None:
-                arguments = self.name, expired, self.plan.identity
+                arguments = self.view.name, expired, self.view.plan.identity
                 self._start(self._make_plan, arguments, self._planned)
             if now >= self.schedule.read_at:
                 self.schedule.read_at = inf
@@ -553,9 +515,9 @@ class GroupMember:
         Return whether it was written. `expired` counts under the plan with the identity `seen` only: in a
         later one these members may have been back.
         """
-        settings = self._settings
+        settings = self.settings
         snapshot = yield from planning.read_snapshot(
-            settings.group, self._published, expired, seen, settings.protocol
+            settings.group, self.view.published, expired, seen, settings.protocol
         )
         if snapshot is None:
             return False
@@ -570,36 +532,34 @@ class GroupMember:
     def _send_heartbeat(self) -> None:
         """Read, in turns, sources and groups of partitions: a watch may have been lost."""
         owned = list(self.owned)
-        chunks = min(len(owned), self._timing.verifications)
-        sources = [Source.OWN, Source.PLAN, Source.MEMBERS]
-        if self.schedule.is_leader:
-            sources.append(Source.TOPICS)
-        index = self._heartbeats % (len(sources) + chunks)
-        self._heartbeats += 1
-        if index < len(sources):
-            self._read(sources[index])
-        else:
-            effect_count = len(self._effects)
-            for partition in owned[index - len(sources) :: chunks]:
-                self.owned.verify(partition)
-            if len(self._effects) == effect_count:  # all are being released: read something else
-                self._read(Source.OWN)
+        chunks = min(len(owned), self.schedule.timing.verifications)
+        what = self.reads.next_in_turn(self.view, chunks)
+        if isinstance(what, Source):
+            self._read(what)
+            return
+        effect_count = len(self._effects)
+        for partition in owned[what::chunks]:
+            self.owned.verify(partition)
+        if len(self._effects) == effect_count:  # all are being released: read something else
+            self._read(Source.OWN)
 
     # -- sessions ---------------------------------------------------------------------------------
 
     def _join(self) -> None:
         """Join as soon as there is a session, and the application polls."""
         polls = self.liveness.poll_state is not PollState.EXPIRED
-        if self.phase is not Phase.JOINING or not self._nonce or not polls:
+        if self.phase is not Phase.JOINING or not self.owned.me.nonce or not polls:
             return
-        settings, (last, why) = self._settings, self._last
-        info = msgspec.structs.replace(self.info, previous=f"was {last}: {why}" if last else "")
+        settings, nonce, (last, why) = self.settings, self.owned.me.nonce, self._last
+        info = msgspec.structs.replace(
+            self.view.info, previous=f"was {last}: {why}" if last else ""
+        )
         group, instance = settings.group, settings.instance_id
         if instance is not None:
-            arguments = group, instance, self._nonce, info, last
+            arguments = group, instance, nonce, info, last
             self._start(membership.join_as_static, arguments, self._joined)
         else:
-            name = f"{settings.client_id}-{self._nonce}"
+            name = f"{settings.client_id}-{nonce}"
             self._start(membership.join, (group, name, info), self._joined)
 
     def _removed(self, reason: str) -> None:
@@ -620,14 +580,12 @@ class GroupMember:
         """Drop all of the last session: its requests are never answered, and none is sent any more."""
         self._effects[:] = [effect for effect in self._effects if not isinstance(effect, Task)]
         self.owned.forget(reason)
-        self.schedule = PlanSchedule(self.info, self._timing, self._random)
+        self.reads.forget()
         self.liveness.forget()
-        if self.name is not None:
-            self._last = (self.name, reason)
+        view, schedule = self.view, self.schedule
+        if view.name:
+            self._last = (view.name, reason)
+        self.schedule = PlanSchedule(GroupView(view.info), schedule.timing, schedule.random)
         if self.phase is Phase.MEMBER:
             self.phase = Phase.JOINING
-        self.name = None
-        self._assignment = {}
-        self._reading.clear()
-        self._is_notified, self._read_plan_at = False, inf
-        self._changed = True
+        self.due = 0.0

@@ -44,6 +44,7 @@ class Person:
         self.notices: list[Notice] = []
         self.dozing = False
         self.over = False
+        self.due = 0.0
         self.replaced = False
         self.drains = True
         self.member = Member(
@@ -59,7 +60,7 @@ class Person:
         return set(self.held)
 
     def turn(self) -> None:
-        self.member.run_once()
+        self.due = self.member.run_once()
         if self.member.state.phase is Phase.LEFT and not self.over:
             self.over = True
             self.look()
@@ -169,7 +170,7 @@ class Crowd:
             if busy:
                 self.now += ROUND
                 continue
-            due = [person.member.deadline() for person in self.awake]
+            due = [person.due for person in self.awake]
             self.now = max(self.now + ROUND, min([*due, self._look_at, end]))
 
     def settle(self, within: float = 10.0) -> float:

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from folkmoot.consumers.group.events import Assigned
 from folkmoot.consumers.group.liveness import Timing
-from folkmoot.consumers.group.member_state import GroupMember, MemberSettings, Phase, Source
+from folkmoot.consumers.group.member_state import GroupMember, MemberSettings, Phase
 from folkmoot.consumers.group.owned_partitions import Effect, Task
+from folkmoot.consumers.group.source_reads import Source
 from folkmoot.coordination.groups import membership, ownership, planning
 from folkmoot.coordination.groups.ownership import Claim, ClaimRequest, OffsetState, Owner
 from folkmoot.coordination.groups.plan import Plan, TopicBasis

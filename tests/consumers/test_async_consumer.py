@@ -219,7 +219,7 @@ def test_a_read_and_a_commit_that_wait_do_not_block_the_loop(
             await take(consumer, 1)
             group: Any = consumer._core.group
             commit = group.member.commit
-            monkeypatch.setattr(group.member, "commit", lambda *given: Future[Any]())
+            monkeypatch.setattr(group.member, "commit", lambda *given, **options: Future[Any]())
             committing = asyncio.create_task(consumer.commit(timeout=0.3))
             reading = asyncio.create_task(consumer.poll(0.3))
             ticks = 0

@@ -286,7 +286,7 @@ def test_a_dozing_application_costs_no_turns(crowd: Crowd) -> None:
     crowd.settle()
     sleepy.dozing = True
     crowd.pass_time(4.0)
-    assert sleepy.member.deadline() > crowd.now
+    assert sleepy.due > crowd.now
 
 
 def test_an_application_inside_a_batch_keeps_its_partitions_until_it_is_done(crowd: Crowd) -> None:

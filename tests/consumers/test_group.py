@@ -5,11 +5,12 @@ from math import inf
 import pytest
 from msgspec.structs import replace
 
-from folkmoot.consumers.group import owned_partitions
+from folkmoot.consumers.group import pending_claims
 from folkmoot.consumers.group.events import Assigned, Lost, Rebalanced, Revoking
 from folkmoot.consumers.group.liveness import Liveness
-from folkmoot.consumers.group.member_state import Source
-from folkmoot.consumers.group.owned_partitions import MAX_OWNED_BYTES, EndSession
+from folkmoot.consumers.group.owned_partitions import EndSession
+from folkmoot.consumers.group.pending_claims import MAX_OWNED_BYTES
+from folkmoot.consumers.group.source_reads import Source
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups.ownership import Blocked, MalformedOffset, Stale
 from folkmoot.coordination.groups.plan import TopicBasis
@@ -467,7 +468,7 @@ def test_no_session_owns_more_than_zookeeper_can_write_when_it_ends(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = 2 * path_bytes(paths.owner("g", *t(0)), "/chroot") + 1
-    monkeypatch.setattr(owned_partitions, "MAX_OWNED_BYTES", room)
+    monkeypatch.setattr(pending_claims, "MAX_OWNED_BYTES", room)
     scene.chroot = "/chroot"
     scene.join()
     scene.see_plan(ME, ME, ME, ME)

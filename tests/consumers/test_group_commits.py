@@ -3,7 +3,7 @@
 import pytest
 
 from folkmoot.consumers.group.events import Assigned, Committed, Lost, Revoking
-from folkmoot.consumers.group.member_state import Source
+from folkmoot.consumers.group.source_reads import Source
 from folkmoot.coordination.groups.ownership import Fenced
 from folkmoot.coordination.groups.plan import TopicBasis
 from folkmoot.protocol.records import TopicPartition

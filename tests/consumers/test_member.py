@@ -16,14 +16,10 @@ from folkmoot.consumers.assignors.assignor import AssignmentInput
 from folkmoot.consumers.assignors.next_plan import DEFAULT
 from folkmoot.consumers.client.consumer import Consumer
 from folkmoot.consumers.group.events import Assigned, Committed, Left, Lost, Notice, Revoking
-from folkmoot.consumers.group.group_thread import (
-    LONGEST_PAUSE,
-    RECONNECT_PAUSE,
-    Member,
-    copy_error,
-)
+from folkmoot.consumers.group.group_thread import Member, copy_error
 from folkmoot.consumers.group.liveness import PollState, Timing
 from folkmoot.consumers.group.member_state import MemberSettings, Phase
+from folkmoot.consumers.group.sessions import LONGEST_PAUSE, RECONNECT_PAUSE
 from folkmoot.coordination import paths, topics
 from folkmoot.coordination.groups import membership as members
 from folkmoot.coordination.groups import offset_admin, ownership
@@ -251,7 +247,10 @@ def test_a_topic_that_does_not_exist_and_a_pattern_without_any_are_told_once_unt
                 both.run_once()
 
     pass_time()
-    assert (both.state.missing, both.state.is_without_topics) == (("ordres", "/x-.*/"), True)
+    assert (both.state.view.missing, both.state.view.is_without_topics) == (
+        ("ordres", "/x-.*/"),
+        True,
+    )
     said = (
         "topic ordres does not exist: it is read as soon as it is created",
         "no topic matches /x-.*/ yet: those that do are read as soon as they are created",
@@ -260,12 +259,12 @@ def test_a_topic_that_does_not_exist_and_a_pattern_without_any_are_told_once_unt
     assert [each.getMessage() for each in caplog.records] == [f"group g: {each}" for each in said]
     execute(scene.admin, topics.create("x-1", 1, [1]))
     pass_time()
-    assert (both.state.missing, both.state.is_without_topics) == (("ordres",), False)
+    assert (both.state.view.missing, both.state.view.is_without_topics) == (("ordres",), False)
     execute(scene.admin, topics.create("ordres", 1, [1]))
     pass_time()
-    assert not both.state.missing + both.state.alarms
+    assert not both.state.view.missing + both.state.alarms
     assert len(caplog.records) == 2
-    assert scene.member.state.missing == ()
+    assert scene.member.state.view.missing == ()
     both.stop(0.0)
 
 
@@ -511,7 +510,11 @@ def test_what_ended_the_thread_is_raised_again_and_again_and_does_not_grow() -> 
 
 def test_a_commit_after_the_members_end_is_refused_and_not_left_waiting() -> None:
     member = failed()
-    eventually(lambda: member.session is None or member.session.state is SessionState.LOST)
+    eventually(
+        lambda: (
+            member.sessions.current is None or member.sessions.current.state is SessionState.LOST
+        )
+    )
     outcome = member.commit({T0: 5}, {T0: 1})
     refused = outcome.result(20.0)
     assert not refused.offsets

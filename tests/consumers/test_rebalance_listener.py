@@ -26,6 +26,7 @@ from folkmoot.consumers.group.events import (
     Revoking,
 )
 from folkmoot.consumers.group.group_thread import Member
+from folkmoot.consumers.group.polls import Polls
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.consumers.records.batch_cursor import BatchCursor
 from folkmoot.consumers.records.batch_view import RecordBatchView
@@ -50,7 +51,7 @@ class FakeMember:
     def __init__(self) -> None:
         self.notices: deque[Notice] = deque()
         self.error: BaseException | None = None
-        self.polled_at: float | None = None
+        self.polls = Polls(lambda: None, None)
         self.asked: list[dict[TopicPartition, int]] = []
         self.replaced = False
         self.when_committing: Callable[[dict[TopicPartition, int]], list[Notice]] = committed
@@ -65,7 +66,12 @@ class FakeMember:
         """Nobody is woken."""
 
     def commit(
-        self, offsets: Mapping[TopicPartition, int], epochs: object, metadata: object = None
+        self,
+        offsets: Mapping[TopicPartition, int],
+        epochs: object,
+        metadata: object = None,
+        *,
+        is_awaited: bool = False,
     ) -> Future[Committed]:
         self.asked.append(dict(offsets))
         outcome = Future[Committed]()
@@ -373,13 +379,15 @@ def test_commits_of_two_threads_reach_the_group_in_the_order_in_which_they_count
 
     commit = scene.member.commit
 
-    def overtaken(offsets: Mapping[TopicPartition, int], *given: Any) -> Future[Committed]:
+    def overtaken(
+        offsets: Mapping[TopicPartition, int], *given: Any, **options: Any
+    ) -> Future[Committed]:
         if offsets == {ZERO: 50}:  # noted, and not asked for yet
             later.start()
             later.join(0.2)
-        return commit(offsets, *given)
+        return commit(offsets, *given, **options)
 
-    scene.member.commit = overtaken  # type: ignore[method-assign,assignment]
+    scene.member.commit = overtaken  # type: ignore[method-assign]
     scene.commit({ZERO: 50}, 1.0)
     later.join(20.0)
     assert scene.member.asked == [{ZERO: 50}, {ZERO: 100}]

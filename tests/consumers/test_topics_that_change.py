@@ -52,7 +52,7 @@ class Scene:
                 request.sent = self.now
                 request.execute()
                 request.reply()
-            self.member.polled_at = self.now
+            self.member.polls.polled_at = self.now
             self.member.run_once()
             self.member.notices.clear()
             if changing and self.now >= due:

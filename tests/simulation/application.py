@@ -121,12 +121,11 @@ class Application:
     def _turn(self) -> None:
         if self.dead or self._frozen or self._gone:
             return
-        self.member.run_once()
+        deadline = self.member.run_once()
         self._note_stage()
         self._gone = self.member.state.phase is Phase.LEFT
         if self._gone and self.line is not None:
             self.line.close()
-        deadline = self.member.deadline()
         if deadline < inf and not self._gone:
             at = max(deadline, self.world.now)
             if not self.world.now < self._alarm <= at:
@@ -325,7 +324,7 @@ class Application:
         """A member whose application is away for too long holds nothing, as far as it can know."""
         line = self.line
         hears = not self._frozen and line is not None and line.is_sound
-        if (self.member.polled_at or 0.0) > since:
+        if (self.member.polls.polled_at or 0.0) > since:
             return  # it was back, and is away again
         if self.running and not self.leaving and hears and self.world.now < self._busy_until:
             held = list(self.member.state.owned)

@@ -413,7 +413,7 @@ class Seats:
         old, self._plan = self._plan, new
         before, after = _owners_of(old), _owners_of(new)
         # Who does not understand the old plan cannot know for whom it waits.
-        if writer in self.members and self.members[writer].settings.protocol >= old.protocol:
+        if writer in self.members and self.members[writer].state.settings.protocol >= old.protocol:
             for each, standing in old.static.items():
                 if each not in new.members:
                     self._dropped(writer, each, standing, new)

@@ -9,10 +9,10 @@ import pytest
 
 from folkmoot.consumers.assignors import next_plan as assignment
 from folkmoot.consumers.group import member_state
+from folkmoot.consumers.group.group_view import GroupView
 from folkmoot.consumers.group.liveness import Liveness
 from folkmoot.consumers.group.member_state import GroupMember
 from folkmoot.consumers.group.owned_partitions import OwnedPartitions
-from folkmoot.consumers.group.plan_schedule import PlanSchedule
 from folkmoot.consumers.offsets.progress import Positions
 from folkmoot.coordination import paths
 from folkmoot.coordination.groups import group_deletion, membership, ownership, planning
@@ -236,7 +236,7 @@ def _steal_without_waiting(patch: pytest.MonkeyPatch) -> None:
 
 
 def _do_not_wait_for_static_members(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PlanSchedule, "_expired", lambda self, now: set(self._away))
+    patch.setattr(GroupView, "expired", lambda self, now: set(self._away))
 
 
 def _give_away_what_is_kept(patch: pytest.MonkeyPatch) -> None:
