@@ -1,6 +1,7 @@
 """What the throughput comes to: the targets that are met or not, and the charts."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from benchmarks.results import Cell, Chart, Results, Series, series_of
@@ -111,10 +112,7 @@ def _cpu(results: Results, verb: str, case: str) -> Chart:
     ]
     name, title = f"throughput-cpu-{verb}", {"produce": "producing", "consume": "consuming"}[verb]
     title = f"CPU time, {title} (Redis and NATS: see the table)"
-    series = [
-        series_of(fact, cells, lambda cell, fact=fact: cell.facts[fact])
-        for fact in ("client CPU", "server CPU")
-    ]
+    series = [series_of(fact, cells, partial(_fact, fact)) for fact in ("client CPU", "server CPU")]
     groups = [cell.contender for cell in cells]
     return _bars(name, title, "seconds per million records", groups, series)
 
@@ -123,3 +121,7 @@ def _bars(
     name: str, title: str, unit: str, groups: Sequence[str], series: Sequence[Series]
 ) -> Chart:
     return Chart(name=name, title=title, kind="bars", unit=unit, groups=groups, series=series)
+
+
+def _fact(name: str, cell: Cell) -> float:
+    return cell.facts[name]

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from typing import Self, TypeVar
@@ -106,16 +105,18 @@ class ChildProcess:
             argv = [sys.executable, "-I", "-S", "-c", TIED_TO_PARENT, str(os.getpid()), *argv]
         with self.log.open("ab") as output:
             self._log_start = output.tell()
-            start_process = partial(
-                subprocess.Popen[bytes],
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **self._environment},
-                # Ctrl-C on the terminal is for the parent, which then stops its children in order.
-                start_new_session=True,
-            )
+
+            def start_process() -> subprocess.Popen[bytes]:
+                return subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **self._environment},
+                    # Ctrl-C on the terminal is for the parent, which then stops its children in order.
+                    start_new_session=True,
+                )
+
             self._process = _spawner.thread.submit(start_process).result()
 
     def wait_until(self, probe: Callable[[], T | None], timeout: float) -> T:

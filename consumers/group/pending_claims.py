@@ -134,7 +134,9 @@ class PendingClaims:
         """The owner's release timeout begins when we first see this owner; later looks do not restart it."""
         if pending.owner != owner:
             pending.owner = owner
-            pending.steal_pause = 0.0 if is_ours else owner.release_timeout + self._timing.steal_margin
+            pending.steal_pause = (
+                0.0 if is_ours else owner.release_timeout + self._timing.steal_margin
+            )
             pending.claim_at = pending.steal_at = now + pending.steal_pause
         else:
             pending.claim_at = max(pending.steal_at, now + self._timing.patience)

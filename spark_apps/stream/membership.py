@@ -50,7 +50,7 @@ class _Session(ZooKeeperDiscovery):
     """Reads in the member's ZooKeeper session, never for long."""
 
     def __init__(self, member: Member, config: StreamConfig) -> None:
-        super().__init__(lambda _: member.session, 0.0, config.listener)
+        super().__init__(lambda _: member.sessions.current, 0.0, config.listener)
         self._member = member
         self._config = config
 
