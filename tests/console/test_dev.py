@@ -93,8 +93,7 @@ def test_a_topic_of_dev_has_three_replicas_and_is_there_at_the_same_address_next
 def test_a_broker_that_was_stopped_in_order_is_not_told_of_as_a_failure(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    child = SimpleNamespace(name="broker 2", is_running=False, exit_code=0)
-    process = SimpleNamespace(child=child, launch=lambda: None)
+    process = SimpleNamespace(name="broker 2", is_running=False, exit_code=0, launch=lambda: None)
     _SupervisedProcess(cast(BrokerProcess, process)).check()
     assert capsys.readouterr().err == "folkmoot: broker 2 was stopped; it is started again\n"
 
