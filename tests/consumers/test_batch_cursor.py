@@ -125,7 +125,7 @@ def test_without_auto_commit_nobody_reminds(bench: Bench) -> None:
     with bench.member(commit_interval=0.01, auto_commit=False) as consumer:
         until(consumer, lambda: len(consumer.assignment()) == PARTITIONS)
         own: Any = consumer
-        assert own._core.group.member._remind_at == float("inf")
+        assert own._core.group.member.polls.remind_at == float("inf")
 
 
 def test_stop_ends_the_iteration_behind_the_record_under_way(bench: Bench) -> None:
